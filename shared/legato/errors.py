@@ -1,0 +1,128 @@
+"""The errors of Legato, named for what the caller does next. `http.problems` alone maps them to HTTP."""
+
+from __future__ import annotations
+
+
+class LegatoError(Exception):
+    """Base of all errors that Legato raises on purpose; `code` is stable and part of the wire contract."""
+
+    code = "internal"
+
+
+class LeaseLost(LegatoError):
+    """Another owner holds the session: stop at once, write nothing more."""
+
+    code = "lease_lost"
+
+
+class Conflict(LegatoError):
+    """A precondition of a Commit no longer holds: read again and decide again."""
+
+    code = "conflict"
+
+
+class JournalUnavailable(LegatoError):
+    """The journal did not answer, and the write may or may not have happened: repeat it byte for byte."""
+
+    code = "journal_unavailable"
+
+
+class JournalRejected(LegatoError):
+    """The journal refused this write for good (too large, malformed, not allowed, disk full): do not repeat it."""
+
+    code = "journal_rejected"
+
+
+class SequenceGap(LegatoError):
+    """An event does not follow the state's `seq`: resume from the cursor instead of reducing it."""
+
+    code = "sequence_gap"
+
+
+class Refused(LegatoError):
+    """The agent asked for something the turn does not allow; its message says what and what to do."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ToolFailed(LegatoError):
+    """Raised by a tool to settle its call with an error of its own: `ToolFailed("no_funds", "...")`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+class ModelFailed(LegatoError):
+    """The model broke off or answered with an error; the turn fails with this code."""
+
+    def __init__(self, code: str, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.code, self.retryable = code, retryable
+
+
+class SettingsError(LegatoError):
+    """A setting is wrong; the message names it and what was expected."""
+
+    code = "settings"
+
+
+class FrameTooLarge(LegatoError):
+    """An SSE line or event passed the decoder's size limit: the stream cannot be trusted, reconnect."""
+
+    code = "frame_too_large"
+
+
+# What a request can be answered with.
+
+
+class Invalid(LegatoError):
+    """A field of the request is wrong; `path` names it (`input`, `query.after`, `header.Accept`)."""
+
+    code = "invalid"
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class NotFound(LegatoError):
+    code = "not_found"
+
+
+class Unauthorized(LegatoError):
+    code = "unauthorized"
+
+
+class TurnGone(LegatoError):
+    """The session no longer knows this turn: start a new one with `retry_of`."""
+
+    code = "turn_gone"
+
+
+class TurnConflict(LegatoError):
+    """The turn's id was used before with another input or agent: choose a new id."""
+
+    code = "turn_conflict"
+
+
+class SessionBusy(LegatoError):
+    """Another turn is active: wait for it, or cancel it. `turn` is its id."""
+
+    code = "session_busy"
+
+    def __init__(self, turn: str) -> None:
+        super().__init__(f"turn {turn} is still active in this session; wait for its end or cancel it")
+        self.turn = turn
+
+
+class TooLarge(LegatoError):
+    code = "too_large"
+
+
+class Draining(LegatoError):
+    """This instance takes no new turns: ask again, another will answer."""
+
+    code = "draining"

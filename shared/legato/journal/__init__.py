@@ -1,0 +1,215 @@
+"""The journal: what every store keeps and promises. The stores are `firestore` and `sqlite`.
+
+Rules of this port:
+- A segment is written once, with a create-only precondition on its position (`first`). Whoever creates `head + 1`
+  owns that position; this is the lease check, and it is part of the write itself.
+- Every write carries a nonce (`commit`). A write whose answer was lost is repeated byte for byte; the store then reads
+  the position back and compares: mine is success, anything else is `LeaseLost` (append, renew) or `Conflict` (commit).
+- No store retries, waits or reads a clock on its own account: one call is one attempt. It raises `JournalUnavailable`
+  when the outcome is unknown, `JournalRejected` when repeating cannot help.
+- Times are milliseconds since 1970 and come from the caller.
+- A reader is never given a document that has expired; a hole is visible as segments that do not join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from legato.events import Record, join, split
+from legato.turn import Status, ToolState
+
+SEGMENT_BYTES = 900 * 1024
+"""A segment of several events stays under this; a single larger event is split into parts by the store that needs it."""
+
+
+class SessionKey(NamedTuple):
+    """Where a session lives: below its principal. Ids of different principals never meet."""
+
+    uid: str
+    session: str
+
+
+Version = Any
+"""A store's token for one stored state of a document; None means "does not exist". Compared by the store alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive events committed together. `events` is JSON array text, one event a line (`events.join`)."""
+
+    first: int
+    last: int
+    epoch: int
+    turn: str
+    commit: str
+    events: str
+    expires_at: int
+
+    @classmethod
+    def of(cls, records: Sequence[Record], commit: str, expires_at: int) -> Segment:
+        head, tail = records[0], records[-1]
+        return cls(head.seq, tail.seq, head.epoch, head.turn, commit, join(records), expires_at)
+
+    def records(self) -> list[Record]:
+        return split(self.events)
+
+
+class ActiveTurn(NamedTuple):
+    id: str
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """`users/{uid}/agent_sessions/{session}`: `epoch` is the last one handed out, `seq` the head at the last rest."""
+
+    epoch: int
+    seq: int
+    turn: ActiveTurn | None
+    created_at: int
+    updated_at: int
+    expires_at: int
+    deleted: bool = False
+    version: Version = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to append. Released: `expires_at` is 0. Epochs are compared, never owners' names."""
+
+    epoch: int
+    owner: str
+    turn: str
+    attempts: int
+    expires_at: int
+    commit: str
+    version: Version = field(default=None, compare=False)
+
+
+class Cancel(NamedTuple):
+    reason: str
+    by: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What outsiders ask of the owner. Every entry is keyed by the turn it means."""
+
+    cancels: Mapping[str, Cancel]
+    expires_at: int
+    version: Version = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """One turn as it is listed and shown later. `output` exists only when it completed, else `partial`."""
+
+    turn: str
+    status: Status
+    agent: str
+    input: Any
+    first: int
+    started_at: int
+    expires_at: int
+    last: int | None = None
+    ended_at: int | None = None
+    output: str | None = None
+    partial: str | None = None
+    tools: tuple[ToolState, ...] = ()
+    error: Mapping[str, Any] | None = None
+    usage: Mapping[str, int] | None = None
+    retry_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Several documents written together or not at all.
+
+    `segment` is create-only. `head`, `lease` and `control` are written whole where their stored version is still the
+    `version` they carry (None: where there is no such document). `turn` is created when `new_turn`, else replaced.
+    """
+
+    segment: Segment | None = None
+    head: Head | None = None
+    lease: Lease | None = None
+    control: Control | None = None
+    turn: TurnRecord | None = None
+    new_turn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a session stands: its small documents and `last`, the newest segment's last seq, expired or not (0: none)."""
+
+    head: Head | None
+    lease: Lease | None
+    control: Control | None
+    last: int
+
+    @property
+    def seq(self) -> int:
+        """The head of the journal. It counts expired segments, so that a position is never handed out twice."""
+        return max(self.head.seq if self.head else 0, self.last)
+
+    @property
+    def epoch(self) -> int:
+        return max(self.head.epoch if self.head else 0, self.lease.epoch if self.lease else 0)
+
+    def owned(self, now: int) -> bool:
+        """A lease is live: nobody may take the session over yet."""
+        return self.lease is not None and self.lease.expires_at > now
+
+
+class SessionItem(NamedTuple):
+    session: str
+    head: Head
+
+
+class Journal(Protocol):
+    """One store of sessions. Every method is one attempt; see the rules above for what it raises."""
+
+    async def append(self, key: SessionKey, segment: Segment) -> None:
+        """Creates one segment, grouped with the appends of other sessions. Raises LeaseLost when the position is taken."""
+
+    async def renew(self, key: SessionKey, lease: Lease) -> Lease:
+        """Replaces the lease where it still has `lease.version`; gives it back with its new version. Raises LeaseLost
+        when the stored lease is of another epoch, Conflict when it is of this one but another version."""
+
+    async def commit(self, key: SessionKey, commit: Commit) -> Commit:
+        """Writes all of `commit` atomically; gives it back with the new versions. Raises Conflict, nothing written,
+        when any precondition fails (and the segment standing at the position does not carry this commit's nonce)."""
+
+    async def standing(self, key: SessionKey) -> Standing:
+        """Head, lease, control and the newest position, read at one go."""
+
+    async def control(self, key: SessionKey) -> Control | None:
+        """What outsiders ask; one read."""
+
+    async def read(self, key: SessionKey, since: int, now: int, limit: int = 1000) -> list[Segment]:
+        """Unexpired, whole segments whose last event is at or after `since`, in order, at most `limit` of them."""
+
+    async def turn(self, key: SessionKey, turn: str) -> TurnRecord | None: ...
+
+    async def turns(self, key: SessionKey, before: int | None, limit: int) -> list[TurnRecord]:
+        """The newest `limit` turns whose `first` is below `before`, oldest of them first."""
+
+    async def sessions(self, uid: str, before: int | None, limit: int) -> list[SessionItem]:
+        """The principal's sessions, not deleted, newest `updated_at` first, those updated before `before`."""
+
+    async def purge(self, key: SessionKey) -> None:
+        """Deletes everything below the head; the head stays. Safe to repeat."""
+
+    async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
+        """Returns when there may be news of this session beyond seq `after`, at latest after `timeout` seconds. A
+        wake-up, never the truth: read to see."""
+
+    async def check(self) -> None:
+        """Returns when the store answers. Raises JournalUnavailable or JournalRejected with what is wrong."""
+
+    async def close(self) -> None:
+        """Ends what runs in the background; pending appends are written first."""
+
+

@@ -1,0 +1,85 @@
+"""All settings, read once from the environment (`LEGATO_...`). A bad value stops the start with its name."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from legato.errors import SettingsError
+
+Seconds = Annotated[float, Field(gt=0, le=30 * 86400)]
+Bytes = Annotated[int, Field(gt=0)]
+
+
+def _journal(value: str) -> str:
+    url = urlsplit(value)
+    if url.scheme == "sqlite" and len(url.path) > 1 and not url.netloc:
+        return value
+    if url.scheme == "firestore" and url.netloc and re.fullmatch(r"/[A-Za-z0-9()_-]+", url.path):
+        return value
+    raise ValueError("expected firestore://PROJECT/DATABASE or sqlite:///PATH")
+
+
+def _auth(value: str) -> str:
+    if value != "dev":
+        raise ValueError("expected dev")
+    return value
+
+
+def _agent(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", value):
+        raise ValueError("expected MODULE:ATTRIBUTE")
+    return value
+
+
+def _origins(value: str) -> str:
+    for origin in value.split():
+        if not re.fullmatch(r"https?://(\*\.|[A-Za-z0-9-]*\*?[A-Za-z0-9-]*\.)?[A-Za-z0-9.-]+(:\d+)?", origin):
+            raise ValueError(f"expected origins separated by spaces, such as https://app.example.com; got {origin!r}")
+    return value
+
+
+class Settings(BaseSettings):
+    """Times are seconds, sizes are bytes of UTF-8 JSON. design: one reader of the environment."""
+
+    model_config = SettingsConfigDict(env_prefix="LEGATO_", frozen=True, extra="ignore")
+
+    journal: Annotated[str, AfterValidator(_journal)] = "sqlite:///.legato/journal.sqlite"
+    auth: Annotated[str, AfterValidator(_auth)] = "dev"
+    agent: Annotated[str, AfterValidator(_agent)] = "legato.demo:agent"
+    origins: Annotated[str, NoDecode, AfterValidator(_origins)] = ""
+
+    ping: Seconds = 8
+    flush: Seconds = 0.5
+    lease: Seconds = 15
+    ttl: Seconds = 86400
+    retention: Seconds = 30 * 86400
+    deadline: Seconds = 3300
+
+    input_bytes: Bytes = 256 * 1024
+    text_bytes: Bytes = 512 * 1024
+    result_bytes: Bytes = 2 * 1024 * 1024
+    body_bytes: Bytes = 1024 * 1024
+    flush_bytes: Bytes = 32 * 1024
+    pending_bytes: Bytes = 256 * 1024
+    pending_seconds: Seconds = 5
+    feed_bytes: Bytes = 1024 * 1024
+
+
+def read_settings(k_service: str | None = None) -> Settings:
+    """Reads the environment. Raises SettingsError with the variable's name and what was expected.
+
+    `k_service` is the platform's `K_SERVICE`: where it is set, the laptop's `dev` identity is refused.
+    """
+    try:
+        settings = Settings()
+    except ValidationError as wrong:
+        lines = [f"LEGATO_{str(e['loc'][0]).upper()}={e['input']!r}: {e['msg']}" for e in wrong.errors()]
+        raise SettingsError("; ".join(lines)) from None
+    if settings.auth == "dev" and k_service:
+        raise SettingsError("LEGATO_AUTH='dev': anyone could be anyone; it is refused where K_SERVICE is set")
+    return settings
