@@ -45,7 +45,7 @@ class ErrorInfo(BaseModel):
 
 class TurnStarted(Payload):
     type: Literal["turn.started"] = "turn.started"
-    input: JsonValue
+    input: JsonValue = None
     agent: str
 
 
@@ -72,7 +72,7 @@ class ToolCall(Payload):
     step: int
     call: str
     name: str
-    arguments: JsonValue
+    arguments: JsonValue = None
     effect: Effect
 
 
@@ -167,7 +167,7 @@ SHOWN_EARLY: Final = frozenset({"text.delta", "reasoning.delta", "tool.progress"
 
 
 def _tag(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    kind = str(value.get("type") if isinstance(value, dict) else getattr(value, "type", None))
     return kind if kind in _TYPES else "unknown"
 
 
@@ -213,7 +213,7 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One numbered fact. `seq` is 1, 2, 3 ... within a session; `epoch` is that of the lease that wrote it; `at` is ms."""
+    """One numbered fact. `seq` is 1, 2, 3 ... within its session; `epoch` is its writer's lease's; `at` is in ms."""
 
     seq: int
     epoch: int
@@ -255,10 +255,11 @@ class Record(NamedTuple):
     def decode(self) -> Event:
         """Parses the whole line. Raises pydantic.ValidationError when a known type has a wrong payload."""
         fields = _OBJECT.validate_json(self.data)
-        return Event(fields["seq"], fields["epoch"], fields["turn"], fields["at"], _PAYLOAD.validate_python(fields))
+        seq, epoch, turn, at = (fields.pop(name) for name in ("seq", "epoch", "turn", "at"))
+        return Event(seq, epoch, turn, at, _PAYLOAD.validate_python(fields))
 
 
-_ENVELOPE: Final = re.compile(r'\{"seq":(\d+),"epoch":(\d+),"turn":"([A-Za-z0-9_-]+)","at":\d+,"type":"([a-z._]+)"')
+_ENVELOPE: Final = re.compile(r'\{"seq":(\d+),"epoch":(\d+),"turn":"([\w-]+)","at":\d+,"type":"([\w.-]+)"', re.ASCII)
 _OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 

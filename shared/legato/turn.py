@@ -66,8 +66,8 @@ class ToolState:
     call: str
     step: int
     name: str
-    arguments: JsonValue
-    effect: Effect
+    arguments: JsonValue = None
+    effect: Effect = "once"
     status: Literal["running", "ok", "error", "unsettled"] = "running"
     content: JsonValue = None
     error: ErrorInfo | None = None
@@ -95,8 +95,8 @@ class TurnState:
 
     turn: str
     status: Status
-    input: JsonValue
-    agent: str
+    input: JsonValue = None
+    agent: str = ""
     draft: tuple[Part, ...] = ()
     reasoning: tuple[Part, ...] = ()
     tools: tuple[ToolState, ...] = ()
@@ -164,7 +164,7 @@ def reduce(state: SessionState, event: Event) -> SessionState:
     if event.seq != state.cursor.seq + 1:
         raise SequenceGap(f"event {event.seq} does not follow {state.cursor.seq}: resume from {state.cursor}")
     cursor = Cursor(event.epoch, event.seq)
-    if isinstance(event.payload, events.TurnStarted) and (state.active is None or state.active.ended):
+    if isinstance(event.payload, events.TurnStarted) and state.active is None and state.find(event.turn) is None:
         begun = TurnState(event.turn, "streaming", event.payload.input, event.payload.agent)
         return replace(state, cursor=cursor, active=begun)
     if state.active is None or state.active.turn != event.turn:
@@ -231,11 +231,13 @@ def _running(turn: TurnState, call: str, **changes: Any) -> TurnState:
 
 def _asked(turn: TurnState, payload: events.ApprovalRequested) -> TurnState:
     asked = Approval(payload.request, payload.call, payload.kind, payload.prompt, payload.expires_at)
+    if any(known.request == asked.request for known in turn.approvals):
+        return turn
     return replace(turn, approvals=(*turn.approvals, asked))
 
 
 def _answered(turn: TurnState, payload: events.ApprovalResolved) -> TurnState:
-    answer = {"approved": payload.approved, "by": payload.by, "note": payload.note}
+    answer: dict[str, Any] = {"approved": payload.approved, "by": payload.by, "note": payload.note}
     approvals = (
         replace(a, **answer) if a.request == payload.request and a.approved is None else a for a in turn.approvals
     )
@@ -243,6 +245,8 @@ def _answered(turn: TurnState, payload: events.ApprovalResolved) -> TurnState:
 
 
 def _required(turn: TurnState, payload: events.CredentialRequired) -> TurnState:
+    if payload.name in turn.credentials:
+        return turn
     return replace(turn, credentials=(*turn.credentials, payload.name))
 
 
