@@ -1,0 +1,9 @@
+"""Real processes, real sockets, real signals: what the tests start, cut, stop and kill."""
+
+from harness.caller import Answer, Caller
+from harness.emulator import Emulator, find_emulator
+from harness.ports import Port
+from harness.proxy import TcpProxy
+from harness.server import Face, Server
+
+__all__ = ["Answer", "Caller", "Emulator", "Face", "Port", "Server", "TcpProxy", "find_emulator"]
