@@ -1,0 +1,62 @@
+"""The agents port: a turn as an agent sees it. `loop` is a model with tools, `adapt` takes what teams have today."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from pydantic import JsonValue
+
+from legato.events import Usage
+from legato.tools import Outcome, Tool
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call to be made. `tool` is None when the model asked for a name that the agent has no tool of."""
+
+    tool: Tool | None
+    name: str
+    arguments: JsonValue
+
+
+class Turn(Protocol):
+    """One turn as its agent sees it. What `text` and `reasoning` were given counts at once; awaiting them waits, in
+    addition, while the journal is behind."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def session(self) -> str: ...
+
+    @property
+    def input(self) -> JsonValue: ...
+
+    @property
+    def cancelled(self) -> bool: ...
+
+    def text(self, text: str, /) -> Awaitable[None]:
+        """Says `text`. Raises Refused (`text_too_large`)."""
+
+    def reasoning(self, text: str, /) -> Awaitable[None]:
+        """Shows `text` beside the answer; it never becomes part of it."""
+
+    async def call(self, tool: Tool, /, **arguments: JsonValue) -> JsonValue:
+        """Runs one tool and returns its content. Raises ToolFailed when it ended in an error, Refused inside a step."""
+
+    async def calls(self, requests: Sequence[Call], /) -> list[Outcome]:
+        """Runs tools side by side; all calls are in the journal before the first one starts. Outcomes in the order of
+        `requests`; a call without a tool ends in `unknown_tool`."""
+
+    async def step(self, name: str, work: Callable[[], Awaitable[T]], /) -> T:
+        """Does a named piece of work whose result is durable: on re-entry it is returned, not done again."""
+
+    def finish(self, usage: Usage, finish_reason: str) -> None:
+        """Sets what `turn.completed` will carry; the turn ends when its agent returns."""
+
+
+AgentFunction = Callable[[Turn], Awaitable[None]]

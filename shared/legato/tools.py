@@ -1,0 +1,256 @@
+"""Tools: a function becomes something a model can call, and every way a call can end becomes an `Outcome`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import re
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, get_args, overload
+
+from pydantic import JsonValue
+
+from legato.errors import ToolFailed
+from legato.events import Effect, ErrorInfo
+from legato.signature import BadArguments, BadResult, Signature
+from legato.text import clean
+from legato.threads import Threads
+
+MESSAGE_CHARS: Final = 2000
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_THREADS: Final = Threads(40, "legato-tool")
+
+Reconcile = Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a call ended: `content` when `ok`, else `error`."""
+
+    ok: bool
+    content: JsonValue = None
+    error: ErrorInfo | None = None
+
+    @classmethod
+    def failed(cls, code: str, message: str) -> Outcome:
+        return cls(False, error=ErrorInfo(code=_short(code), message=_short(message)))
+
+
+class ToolContext:
+    """One running call, for the tool that asks for it with a keyword-only `turn: ToolContext`.
+
+    `key` is the idempotency key `{session}/{turn}/{call}`: hand it to what the tool calls. `report` is what the engine
+    is told by `progress`; it runs in the engine's loop.
+    """
+
+    def __init__(self, key: str, report: Callable[[str | None, float | None], None] | None = None) -> None:
+        self.key = key
+        self._report = report
+        self._cancelled = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """The call is given up or its turn is cancelled: a tool in a thread looks here, since nothing can stop it."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def progress(self, message: str | None = None, fraction: float | None = None) -> None:
+        """Shows how far the call is, `fraction` from 0 to 1. From any thread; after the call's end it does nothing."""
+        text = None if message is None else _short(str(message))
+        part = None if fraction is None or math.isnan(fraction) else min(1.0, max(0.0, float(fraction)))
+        if self._loop is None:
+            return
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._deliver, text, part)
+
+    def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def close(self) -> None:
+        self._loop = None
+
+    def _deliver(self, message: str | None, fraction: float | None) -> None:
+        if self._loop is not None and self._report is not None:
+            self._report(message, fraction)
+
+
+@dataclass(frozen=True, eq=False)
+class Tool:
+    """A function that a model can call, made by `tool`. Calling it calls the function, as a user's own test would."""
+
+    name: str
+    description: str
+    effect: Effect
+    timeout: float
+    function: Callable[..., Any] = field(repr=False)
+    signature: Signature = field(repr=False)
+    reconcile: Reconcile | None = field(repr=False, default=None)
+
+    @property
+    def parameters(self) -> dict[str, JsonValue]:
+        """The JSON schema of the arguments."""
+        return self.signature.schema
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    async def run(
+        self,
+        arguments: JsonValue,
+        context: ToolContext,
+        *,
+        result_bytes: int = 2 * 1024 * 1024,
+        grace: float = 5,
+        threads: Threads = _THREADS,
+    ) -> Outcome:
+        """Makes one call; however it ends, that is its outcome. Raises CancelledError alone.
+
+        Codes: `bad_arguments` (the function is never entered), `bad_result`, `result_too_large` (`result_bytes`, as
+        UTF-8 JSON), `timeout`, `busy` (no thread came free in time; never entered), `tool_failed`, a ToolFailed's own.
+        An async function is cancelled at its timeout and then has `grace` seconds to end. A sync function runs in a
+        thread, which nothing can stop: it is given up, `context.cancelled` tells it so, and it may still be at work.
+        """
+        try:
+            args, kwargs = self.signature.bind(arguments, {"key": context.key, "turn": context})
+        except BadArguments as wrong:
+            return Outcome.failed("bad_arguments", str(wrong))
+        body, judge = partial(self.function, *args, **kwargs), partial(self._judge, result_bytes)
+        context.open()
+        try:
+            if self.signature.is_async:
+                return await self._in_task(_attempt(body, judge), context, grace)
+            return await self._in_thread(partial(_attempt_in_thread, body, judge), context, threads)
+        finally:
+            context.close()
+
+    def _judge(self, result_bytes: int, value: object) -> Outcome:
+        try:
+            content, size = self.signature.content(value)
+        except BadResult as wrong:
+            return Outcome.failed("bad_result", str(wrong))
+        if size > result_bytes:
+            return Outcome.failed("result_too_large", f"the result is {size} bytes of JSON, at most {result_bytes} fit")
+        return Outcome(True, content)
+
+    async def _in_task(self, attempt: Coroutine[Any, Any, Outcome], context: ToolContext, grace: float) -> Outcome:
+        task = asyncio.create_task(attempt, name=f"tool {self.name}")
+        stopped = False
+        try:
+            await asyncio.wait({task}, timeout=self.timeout)
+        finally:
+            if not task.done():
+                stopped = True
+                context.cancel()
+                task.cancel()
+                await asyncio.wait({task}, timeout=grace)
+        if task.done() and not task.cancelled() and (task.result().ok or not stopped):
+            return task.result()
+        if stopped:
+            return Outcome.failed("timeout", f"no result within {self.timeout:g} s")
+        return Outcome.failed("tool_failed", "CancelledError: the tool cancelled itself")
+
+    async def _in_thread(self, attempt: Callable[[], Outcome], context: ToolContext, threads: Threads) -> Outcome:
+        future = threads.submit(attempt)
+        never_entered = False
+        try:
+            await asyncio.wait({asyncio.wrap_future(future)}, timeout=self.timeout)
+        finally:
+            if not future.done():
+                context.cancel()
+                never_entered = future.cancel()
+        if never_entered:
+            return Outcome.failed("busy", f"no thread came free within {self.timeout:g} s; the tool was not started")
+        if future.done():
+            return future.result()
+        return Outcome.failed("timeout", f"no result within {self.timeout:g} s; its thread may still be at work")
+
+
+async def _attempt(body: Callable[[], Any], judge: Callable[[object], Outcome]) -> Outcome:
+    try:
+        return judge(await body())
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # a SystemExit that left this task would end the process
+        return _failure(error)
+
+
+def _attempt_in_thread(body: Callable[[], Any], judge: Callable[[object], Outcome]) -> Outcome:
+    try:
+        return judge(body())
+    except BaseException as error:
+        return _failure(error)
+
+
+def _failure(error: BaseException) -> Outcome:
+    if isinstance(error, ToolFailed):
+        return Outcome.failed(error.code, error.message)
+    try:
+        said = str(error)
+    except Exception:
+        said = ""
+    kind = type(error).__name__
+    return Outcome.failed("tool_failed", f"{kind}: {said}" if said else kind)
+
+
+def _short(text: object) -> str:
+    said = clean(str(text))
+    return said if len(said) <= MESSAGE_CHARS else said[: MESSAGE_CHARS - 1] + "…"
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *, effect: Effect = ..., name: str | None = ..., timeout: float = ..., reconcile: Reconcile | None = ...
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    effect: Effect = "once",
+    name: str | None = None,
+    timeout: float = 30,
+    reconcile: Reconcile | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Makes a tool of a function, sync or async. Its docstring tells the model what it does.
+
+    Its parameters are the model's, described and checked by their annotations, but for two keyword-only ones:
+    `key: str`, the idempotency key of the call, and `turn: ToolContext`. What it returns is checked against its return
+    annotation; without one, any JSON will do. `timeout` is in seconds. `effect` says what a crash may do: `read` and
+    `idempotent` may run again with the same key, `once` never. `reconcile(key)` tells what became of a `once` call that
+    is in doubt: its result, or None when it had no effect. Raises TypeError for what can never work.
+    """
+    if function is None:
+        return partial(_make, effect=effect, name=name, timeout=timeout, reconcile=reconcile)
+    return _make(function, effect=effect, name=name, timeout=timeout, reconcile=reconcile)
+
+
+def _make(
+    function: Callable[..., Any], *, effect: Effect, name: str | None, timeout: float, reconcile: Reconcile | None
+) -> Tool:
+    if isinstance(function, type | Tool) or not callable(function):
+        raise TypeError(f"tool: expected a function, got {function!r}")
+    called = name if name is not None else getattr(function, "__name__", "")
+    problem = _problem(called, effect, timeout, reconcile)
+    if problem:
+        raise TypeError(f"tool {called!r}: {problem}")
+    description = (function.__doc__ or "").strip()
+    return Tool(called, description, effect, timeout, function, Signature.of(function, called), reconcile)
+
+
+def _problem(name: object, effect: object, timeout: object, reconcile: object) -> str | None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return "a name has 1 to 64 of A-Z a-z 0-9 _ - and starts with a letter; give one with name=..."
+    if effect not in get_args(Effect):
+        return f"effect is {effect!r}, expected one of {', '.join(get_args(Effect))}"
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        return f"timeout is {timeout!r}, expected seconds above 0"
+    if reconcile is not None and (not callable(reconcile) or effect != "once"):
+        return "reconcile is a function of the key, and only a tool with effect='once' has one"
+    return None
