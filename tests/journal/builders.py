@@ -1,0 +1,65 @@
+"""Segments, leases and commits as the tests of the journal need them."""
+
+from __future__ import annotations
+
+from legato.events import Event, Payload, Record, TextDelta, TurnFailed, TurnStarted
+from legato.journal import ActiveTurn, Cancel, Commit, Control, Head, Lease, Segment, SessionKey, TurnRecord
+
+NOW = 1_796_050_000_000
+HOUR = 3_600_000
+EXPIRY = NOW + 24 * HOUR
+KEY = SessionKey("ann", "s1")
+
+
+def record(seq: int, epoch: int = 1, text: str = "w", turn: str = "t1") -> Record:
+    return Event(seq, epoch, turn, NOW, TextDelta(step=1, text=text)).encode()
+
+
+def segment(
+    first: int,
+    last: int | None = None,
+    *,
+    epoch: int = 1,
+    commit: str = "c1",
+    text: str = "w",
+    expires_at: int = EXPIRY,
+) -> Segment:
+    """Events `first` to `last`, each with `text`."""
+    records = [record(seq, epoch, text) for seq in range(first, (last or first) + 1)]
+    return Segment.of(records, commit, expires_at)
+
+
+def fence(seq: int, epoch: int, commit: str, payload: Payload | None = None, turn: str = "t1") -> Segment:
+    event = Event(seq, epoch, turn, NOW, payload or TurnStarted(input="hi", agent="demo"))
+    return Segment.of([event.encode()], commit, EXPIRY)
+
+
+def head(epoch: int = 1, seq: int = 0, *, turn: str | None = "t1", at: int = NOW, **changes: object) -> Head:
+    active = None if turn is None else ActiveTurn(turn, "streaming")
+    return Head(epoch, seq, active, NOW, at, NOW + 720 * HOUR, **changes)  # type: ignore[arg-type]
+
+
+def lease(
+    epoch: int = 1, owner: str = "a", commit: str = "c1", *, version: object = None, expires_at: int = 0
+) -> Lease:
+    return Lease(epoch, owner, "t1", 0, expires_at or NOW + 15_000, commit, version)
+
+
+def control(*turns: str, version: object = None) -> Control:
+    return Control({turn: Cancel("user", "ann", NOW) for turn in turns}, EXPIRY, version)
+
+
+def turn(name: str = "t1", first: int = 1, **changes: object) -> TurnRecord:
+    return TurnRecord(name, "streaming", "demo", "hi", first, NOW, NOW + 720 * HOUR, **changes)  # type: ignore[arg-type]
+
+
+def start(commit: str = "c1", owner: str = "a") -> Commit:
+    """The first turn of a session: its fence, head, lease and turn document."""
+    return Commit(fence(1, 1, commit), head(), lease(1, owner, commit), None, turn(), new_turn=True)
+
+
+def takeover(seq: int, commit: str, stored: Lease, owner: str = "b") -> Commit:
+    """A fence at `seq` under the next epoch, with the lease as it was read."""
+    epoch = stored.epoch + 1
+    failed = TurnFailed(code="owner_lost", message="its owner is gone")
+    return Commit(fence(seq, epoch, commit, failed), lease=lease(epoch, owner, commit, version=stored.version))
