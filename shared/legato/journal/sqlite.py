@@ -169,18 +169,24 @@ class SqliteJournal:
             return list(await database.reader.execute_fetchall(sql, parameters))
 
     async def _poll(self) -> None:
-        """Looks whether anybody, here or in another process, wrote; as long as somebody waits."""
-        seen = None
+        """Looks what anybody, here or in another process, has written; as long as somebody waits."""
+        seen: Row | None = None
         while self._waiters and not self._closed:
             try:
-                ((version,),) = await self._fetch("PRAGMA data_version", ())
-                asked = self._waiters.take(fresh=version == seen)
-                for uid, session, seq in await self._fetch(rows.NEWS, (json.dumps(asked),)) if asked else ():
-                    self._waiters.wake(SessionKey(uid, session), seq)
-                seen = version
+                seen = await self._look(seen or (await self._fetch(rows.NEWEST, ()))[0])
             except LegatoError:
                 self._waiters.wake_all()
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _look(self, seen: Row) -> Row:
+        """Wakes who came since the last look by the positions of the sessions, all others by the rows after `seen`."""
+        if fresh := self._waiters.take_fresh():
+            for uid, session, seq in await self._fetch(rows.BEYOND, (json.dumps(fresh),)):
+                self._waiters.wake(SessionKey(uid, session), seq)
+        written = await self._fetch(rows.WRITTEN, seen)
+        for uid, session, seq, *_ in written:
+            self._waiters.wake(SessionKey(uid, session), seq)
+        return tuple(max(column) for column in zip(seen, *(row[3:] for row in written), strict=True))
 
     # Writing
 

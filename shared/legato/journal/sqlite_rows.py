@@ -17,9 +17,9 @@ FORMAT: Final = 1
 
 SCHEMA: Final = (
     """CREATE TABLE segments (
-        uid TEXT NOT NULL, session TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, epoch INTEGER NOT NULL,
-        turn TEXT NOT NULL, "commit" TEXT NOT NULL, events TEXT NOT NULL, expires_at INTEGER NOT NULL,
-        PRIMARY KEY (uid, session, first))""",
+        number INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL, session TEXT NOT NULL, first INTEGER NOT NULL,
+        last INTEGER NOT NULL, epoch INTEGER NOT NULL, turn TEXT NOT NULL, "commit" TEXT NOT NULL,
+        expires_at INTEGER NOT NULL, events TEXT NOT NULL, UNIQUE (uid, session, first))""",
     """CREATE TABLE turns (
         uid TEXT NOT NULL, session TEXT NOT NULL, turn TEXT NOT NULL, status TEXT NOT NULL, agent TEXT NOT NULL,
         input TEXT NOT NULL, first INTEGER NOT NULL, started_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
@@ -136,7 +136,15 @@ STANDING: Final = f"""
         LEFT JOIN controls ON controls.uid = k.uid AND controls.session = k.session"""
 """One statement, so that the documents and the position are of one moment."""
 
-NEWS: Final = """
+NEWEST: Final = """
+    SELECT (SELECT coalesce(max(number), 0) FROM segments), (SELECT coalesce(max(version), 0) FROM heads)"""
+
+WRITTEN: Final = """
+    SELECT uid, session, last, number, 0 FROM segments WHERE number > ?
+    UNION ALL SELECT uid, session, seq, 0, version FROM heads WHERE version > ?"""
+"""What was written since NEWEST or the last look: numbers rise in the order of the transactions and never come back."""
+
+BEYOND: Final = """
     SELECT uid, session, seq FROM (
         SELECT k.uid, k.session, k.after, max(
             coalesce((SELECT last FROM segments s WHERE s.uid = k.uid AND s.session = k.session

@@ -12,7 +12,7 @@ Woken = asyncio.Future[None]
 
 
 class Waiters:
-    """Futures by session, each with the seq it has seen. `fresh` sessions were not looked at since somebody came."""
+    """Futures by session, each with the seq it has seen. `fresh` sessions: somebody came since the last look."""
 
     def __init__(self) -> None:
         self._by_key: dict[SessionKey, dict[Woken, int]] = {}
@@ -48,8 +48,7 @@ class Waiters:
         for key in self._by_key:
             self.wake(key, 1 << 62)
 
-    def take(self, *, fresh: bool) -> list[tuple[str, str, int]]:
-        """`(uid, session, after)` of those to look at: all, or only the `fresh` ones."""
-        keys = self._fresh if fresh else set(self._by_key)
-        self._fresh = set()
-        return [(*key, min(self._by_key[key].values())) for key in keys]
+    def take_fresh(self) -> list[tuple[str, str, int]]:
+        """`(uid, session, after)` of the sessions that somebody came to wait for since the last call."""
+        fresh, self._fresh = self._fresh, set()
+        return [(*key, min(self._by_key[key].values())) for key in fresh]
