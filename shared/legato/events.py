@@ -252,9 +252,13 @@ class Record(NamedTuple):
         seq, epoch, turn, kind = found.groups()
         return cls(int(seq), int(epoch), turn, kind, data)
 
+    def fields(self) -> dict[str, Any]:
+        """The whole line as a JSON object."""
+        return _OBJECT.validate_json(self.data)
+
     def decode(self) -> Event:
         """Parses the whole line. Raises pydantic.ValidationError when a known type has a wrong payload."""
-        fields = _OBJECT.validate_json(self.data)
+        fields = self.fields()
         seq, epoch, turn, at = (fields.pop(name) for name in ("seq", "epoch", "turn", "at"))
         return Event(seq, epoch, turn, at, _PAYLOAD.validate_python(fields))
 

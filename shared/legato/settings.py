@@ -36,10 +36,26 @@ def _agent(value: str) -> str:
     return value
 
 
+def origin_pattern(origin: str) -> re.Pattern[str]:
+    """What an entry of `origins` matches. One `*` may stand in its first label, for letters, digits and hyphens there:
+    `https://*.example.com`, `https://my-app--*.web.app`. Raises ValueError when `origin` is no origin."""
+    default = re.fullmatch(r"http:.*:80|https:.*:443", origin)
+    if default or not re.fullmatch(rf"https?://{_HOST}(:[0-9]{{1,5}})?", origin):
+        raise ValueError(
+            "expected origins as browsers send them, in lower case, without path or default port, separated by spaces, "
+            f"such as https://app.example.com or https://app--*.web.app; got {origin!r}"
+        )
+    return re.compile(re.escape(origin).replace(r"\*", "[a-z0-9-]+"))
+
+
+_LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_WILD = r"[a-z0-9-]*\*[a-z0-9-]*"
+_HOST = rf"({_LABEL}(\.{_LABEL})*|{_WILD}(\.{_LABEL}){{2,}}|\[[0-9a-f:]+\])"
+
+
 def _origins(value: str) -> str:
     for origin in value.split():
-        if not re.fullmatch(r"https?://(\*\.|[A-Za-z0-9-]*\*?[A-Za-z0-9-]*\.)?[A-Za-z0-9.-]+(:\d+)?", origin):
-            raise ValueError(f"expected origins separated by spaces, such as https://app.example.com; got {origin!r}")
+        origin_pattern(origin)
     return value
 
 
@@ -59,6 +75,7 @@ class Settings(BaseSettings):
     ttl: Seconds = 86400
     retention: Seconds = 30 * 86400
     deadline: Seconds = 3300
+    control_poll: Seconds = 2
 
     input_bytes: Bytes = 256 * 1024
     text_bytes: Bytes = 512 * 1024

@@ -1,0 +1,79 @@
+"""The only place that names concrete parts: builds the gateway from the settings."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from legato.agents import AgentFunction
+from legato.agents.adapt import as_agent
+from legato.engine.run import Engine
+from legato.engine.runtime import Runtime
+from legato.engine.watchdog import Watchdog
+from legato.errors import SettingsError
+from legato.gateway import Gateway
+from legato.journal import Journal
+from legato.journal.firestore import FirestoreJournal
+from legato.journal.sqlite import SqliteJournal
+from legato.settings import Settings
+
+DEFAULT_AGENT = "agent"
+
+
+def now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def nonce() -> str:
+    return uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """The parts of one process. Built inside the event loop that will run them, and closed in it."""
+
+    settings: Settings
+    instance: str
+    gateway: Gateway
+    engine: Engine
+    journal: Journal
+    watchdog: Watchdog
+
+    async def close(self) -> None:
+        await self.engine.close()
+        await self.journal.close()
+        self.watchdog.close()
+
+
+def build(settings: Settings) -> App:
+    """Wires one process. Raises SettingsError when the agent cannot be imported."""
+    instance = f"{socket.gethostname()}-{os.getpid()}-{nonce()[:6]}"
+    journal = open_journal(settings)
+    runtime = Runtime(journal=journal, settings=settings, clock=now, nonce=nonce, instance=instance)
+    agents = load_agents(settings.agent)
+    engine = Engine(runtime, agents, default=next(iter(agents)))
+    return App(settings, instance, Gateway(runtime, engine), engine, journal, Watchdog())
+
+
+def open_journal(settings: Settings) -> Journal:
+    url = urlsplit(settings.journal)
+    if url.scheme == "sqlite":
+        return SqliteJournal(unquote(url.path[1:]), clock=now)
+    return FirestoreJournal(url.netloc, url.path.removeprefix("/"))
+
+
+def load_agents(name: str) -> dict[str, AgentFunction]:
+    """`module:attribute` is an agent, or a mapping of names to agents of which the first is the default."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+        agents = found if isinstance(found, Mapping) else {DEFAULT_AGENT: found}
+        return {key: as_agent(value) for key, value in agents.items()}
+    except (ImportError, AttributeError, TypeError) as wrong:
+        raise SettingsError(f"LEGATO_AGENT={name!r}: {wrong}") from wrong

@@ -1,0 +1,96 @@
+"""The live turn's events as its readers on this instance get them: one shared buffer of encoded frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from legato import sse
+from legato.events import Cursor, Record
+from legato.journal import Segment
+
+
+class Feed:
+    """Events of one epoch that may be shown, newest last. It forgets the oldest beyond `limit` bytes, but never one
+    that the journal does not have yet: a reader that falls out of it reads the journal."""
+
+    def __init__(self, fence: Segment, limit: int) -> None:
+        """`fence` is what began the epoch; it is durable already."""
+        self.epoch = fence.epoch
+        self.start = fence.first - 1
+        self.last = self.start
+        self.closed: str | None = None
+        self._base = self.start
+        self._committed = fence.last
+        self._records: list[Record] = []
+        self._frames: list[bytes] = []
+        self._size = 0
+        self._limit = limit
+        self._waiting: set[asyncio.Future[None]] = set()
+        self.show(fence.records())
+
+    def show(self, records: Sequence[Record]) -> None:
+        for record in records:
+            frame = sse.frame(record)
+            self._records.append(record)
+            self._frames.append(frame)
+            self._size += len(frame)
+        self.last = self._records[-1].seq
+        self._trim()
+        self._wake()
+
+    def acknowledge(self, seq: int) -> None:
+        """The journal has everything up to `seq`."""
+        self._committed = seq
+        self._trim()
+
+    def close(self, reason: str) -> None:
+        """Nothing more comes: `ended` when the turn did, `lease` when this instance lost it."""
+        self.closed = reason
+        self._wake()
+
+    def knows(self, cursor: Cursor) -> bool:
+        """The cursor is one of this epoch's events as shown here, so the journal need not be asked about it."""
+        return cursor.epoch == self.epoch and self.start < cursor.seq <= self.last
+
+    def holds(self, seq: int) -> bool:
+        """What follows `seq` is still in the buffer."""
+        return seq >= self._base
+
+    def after(self, seq: int) -> tuple[list[Record], list[bytes]]:
+        """The events behind `seq`, and the same as SSE frames. `seq` must be one that `holds`."""
+        skip = seq - self._base
+        return self._records[skip:], self._frames[skip:]
+
+    async def wait(self, seq: int, timeout: float) -> None:
+        """Returns when something behind `seq` is shown or the feed is closed, after `timeout` seconds at the latest."""
+        if self.last > seq or self.closed:
+            return
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        self._waiting.add(woken)
+        timer = loop.call_later(timeout, _resolve, woken)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            self._waiting.discard(woken)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for woken in waiting:
+            _resolve(woken)
+
+    def _trim(self) -> None:
+        drop = 0
+        while self._size > self._limit and self._base + drop < self._committed:
+            self._size -= len(self._frames[drop])
+            drop += 1
+        if drop:
+            del self._records[:drop], self._frames[:drop]
+            self._base += drop
+
+
+def _resolve(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

@@ -1,0 +1,207 @@
+"""The turn as an agent is given it: text, tool calls, steps. Implements `agents.Turn` over a Writer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from typing import Any, TypeVar
+
+from pydantic import JsonValue
+from pydantic_core import to_json
+
+from legato.agents import Call
+from legato.engine.lease import Holding
+from legato.engine.writer import Writer
+from legato.errors import Refused, ToolFailed
+from legato.events import ErrorInfo, ReasoningDelta, TextDelta, ToolCall, ToolProgress, ToolResult, Usage
+from legato.journal import SessionKey
+from legato.text import Surrogates
+from legato.tools import Outcome, Tool, ToolContext
+
+T = TypeVar("T")
+PROGRESS_SECONDS = 0.1
+
+
+class OpenTurn:
+    """One running turn. Everything here raises LeaseLost once another instance has the session."""
+
+    def __init__(self, key: SessionKey, writer: Writer, holding: Holding, text_bytes: int, result_bytes: int) -> None:
+        self.session = key.session
+        self.step = 1
+        self.cancelled = False
+        self.usage: Usage = {}
+        self.finish_reason = "stop"
+        self.holds_once = 0
+        self._writer = writer
+        self._holding = holding
+        self._room = text_bytes
+        self._result_bytes = result_bytes
+        self._said = Surrogates()
+        self._thought = Surrogates()
+        self._numbered = 0
+        self._open_calls = 0
+        self._names: dict[str, int] = {}
+        self._inside: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self._writer.state.turn
+
+    @property
+    def input(self) -> JsonValue:
+        return self._writer.state.input
+
+    def text(self, text: str) -> Awaitable[None]:
+        """Extends the answer, at once; awaiting it also waits while the journal is behind."""
+        self._say(self._said.feed(text))
+        return _Ready(self._writer)
+
+    def reasoning(self, text: str) -> Awaitable[None]:
+        """Like `text`, for what is not part of the answer."""
+        self._think(self._thought.feed(text))
+        return _Ready(self._writer)
+
+    def close_text(self) -> None:
+        """Half a surrogate pair that found no other half is shown as U+FFFD."""
+        self._say(self._said.end())
+        self._think(self._thought.end())
+
+    def finish(self, usage: Usage, finish_reason: str) -> None:
+        """What `turn.completed` will carry besides the text."""
+        self.usage, self.finish_reason = usage, finish_reason
+
+    async def call(self, tool: Tool, /, **arguments: Any) -> JsonValue:
+        """Runs one tool and gives back its content. Raises ToolFailed with the tool's error."""
+        (outcome,) = await self.calls([Call(tool, tool.name, arguments)])
+        if outcome.error:
+            raise ToolFailed(outcome.error.code, outcome.error.message)
+        return outcome.content
+
+    async def calls(self, requests: Sequence[Call]) -> list[Outcome]:
+        """Runs tools side by side. All their `tool.call`s are durable in one Commit before any of them starts."""
+        if self._inside is not None:
+            raise Refused("call_in_step", f"turn.call inside turn.step({self._inside!r}): call the tool outside it")
+        self.close_text()
+        intents = [self._intend(request) for request in requests]
+        self._open_calls += 1
+        try:
+            await self._writer.commit(*intents)
+            pairs = zip(intents, requests, strict=True)
+            return await _together([self._settle(intent, request.tool) for intent, request in pairs])
+        finally:
+            self._open_calls -= 1
+            if not self._open_calls:
+                self._next_step()
+
+    async def step(self, name: str, fn: Callable[[], Awaitable[T]]) -> T:
+        """Runs a named piece of work; what it says is durable before it returns."""
+        if self._inside is not None:
+            raise Refused(
+                "step_in_step", f"turn.step({name!r}) inside turn.step({self._inside!r}): put one after the other"
+            )
+        self._inside = name
+        try:
+            result = await fn()
+            self.close_text()
+            await self._writer.flush()
+            return result
+        finally:
+            self._inside = None
+            self._next_step()
+
+    def _say(self, text: str) -> None:
+        if not text:
+            return
+        self._room -= len(to_json(text)) - 2
+        if self._room < 0:
+            raise Refused("text_too_large", "the turn's text is over its limit (LEGATO_TEXT_BYTES); end it earlier")
+        self._writer.show(TextDelta(step=self.step, text=text))
+
+    def _think(self, text: str) -> None:
+        if text:
+            self._writer.show(ReasoningDelta(step=self.step, text=text))
+
+    def _next_step(self) -> None:
+        self.step += 1
+        self._numbered = 0
+
+    def _intend(self, request: Call) -> ToolCall:
+        self._numbered += 1
+        effect = request.tool.effect if request.tool else "read"
+        return ToolCall(
+            step=self.step,
+            call=f"{self.step}-{self._numbered}",
+            name=request.name,
+            arguments=request.arguments,
+            effect=effect,
+        )
+
+    async def _settle(self, intent: ToolCall, tool: Tool | None) -> Outcome:
+        outcome = await self._run(intent, tool)
+        await self._record(intent, outcome)
+        return outcome
+
+    async def _run(self, intent: ToolCall, tool: Tool | None) -> Outcome:
+        if tool is None:
+            return Outcome(False, error=ErrorInfo(code="unknown_tool", message=f"there is no tool {intent.name!r}"))
+        await self._holding.assure()
+        context = ToolContext(f"{self.session}/{self.id}/{intent.call}", _Progress(self._writer, intent.call))
+        running = asyncio.ensure_future(tool.run(intent.arguments, context, result_bytes=self._result_bytes))
+        if tool.effect != "once":
+            return await running
+        self.holds_once += 1
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            # What has begun and may not be repeated is let finish, within its own timeout, and recorded.
+            context.cancel()
+            await self._record(intent, await running)
+            raise
+        finally:
+            self.holds_once -= 1
+
+    async def _record(self, intent: ToolCall, outcome: Outcome) -> None:
+        result = ToolResult(call=intent.call, ok=outcome.ok, content=outcome.content, error=outcome.error)
+        await self._writer.commit(result)
+
+
+class _Ready:
+    """Awaitable that waits for the journal; not awaiting it is no fault."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._writer.ready().__await__()
+
+
+class _Progress:
+    """A call's progress events, at most one in PROGRESS_SECONDS; those in between are not kept."""
+
+    def __init__(self, writer: Writer, call: str) -> None:
+        self._writer = writer
+        self._call = call
+        self._next = 0.0
+
+    def __call__(self, message: str | None, fraction: float | None) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._next or self._writer.state.ended:
+            return
+        self._next = now + PROGRESS_SECONDS
+        self._writer.show(ToolProgress(call=self._call, message=message, fraction=fraction))
+
+
+async def _together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All of `work` side by side; when cancelled, cancels each and waits until each has ended."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.exception()
+        raise
+    return [task.result() for task in tasks]

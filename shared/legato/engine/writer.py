@@ -1,0 +1,256 @@
+"""The writer of one turn: numbers events, reduces them, shows them, commits them.
+
+Rules of this file:
+- `text.delta`, `reasoning.delta` and `tool.progress` are shown before they are committed; everything else, and
+  whatever follows it, is shown after its acknowledgement.
+- At most one segment of a session is unacknowledged. What arrives meanwhile goes into the next one.
+- A segment is committed `flush` seconds after its first event, at `flush_bytes`, or at once when it holds an event
+  that is not shown before it is committed. Its bytes never change once it was sent.
+- With `pending_bytes` or `pending_seconds` uncommitted, or past its lease, the writer shows nothing and `ready` waits.
+- The terminal event, the turn's record, the head and the released lease are one Commit. After it, nothing.
+- Once the lease is lost nothing is written, shown or numbered any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from legato.engine.feed import Feed
+from legato.engine.lease import Holding
+from legato.engine.runtime import Runtime, persist
+from legato.errors import Conflict, LeaseLost, Refused
+from legato.events import SHOWN_EARLY, TERMINAL, Event, Payload, Record
+from legato.journal import SEGMENT_BYTES, Commit, Head, Segment, SessionKey, TurnRecord
+from legato.turn import TurnState, advance
+
+Ending = Callable[[TurnState, Record], TurnRecord]
+"""Makes the record of an ended turn from its last state and its terminal event."""
+
+
+class _Item(NamedTuple):
+    record: Record
+    size: int
+    at: int
+
+
+class Writer:
+    """`state` is the turn with every event numbered so far, shown or not; `seq` the last number given."""
+
+    def __init__(
+        self, runtime: Runtime, key: SessionKey, holding: Holding, head: Head, state: TurnState, fence: Segment
+    ) -> None:
+        """`fence` is what began this epoch; `state` is the turn up to and with it."""
+        self.state = state
+        self.seq = fence.last
+        self.feed = Feed(fence, runtime.settings.feed_bytes)
+        self._runtime = runtime
+        self._key = key
+        self._holding = holding
+        self._head = head
+        self._acknowledged = fence.last
+        self._pending: deque[_Item] = deque()
+        self._sent: list[_Item] = []
+        self._size = 0
+        self._hidden: deque[Record] = deque()
+        self._urgent = False
+        self._ending: Ending | None = None
+        self._failure: Exception | None = None
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._progress = asyncio.Event()
+
+    # What agents and tools say.
+
+    def show(self, payload: Payload) -> None:
+        """Numbers an event that may be seen before it is durable. Raises LeaseLost, Refused."""
+        item = self._number(payload)
+        if self._hidden or self._behind() or not self._holding.live:
+            self._hidden.append(item.record)
+        else:
+            self.feed.show((item.record,))
+        self._enqueue(item)
+
+    async def commit(self, *payloads: Payload) -> None:
+        """Numbers events and returns when they are durable and shown. Raises LeaseLost, Refused."""
+        for payload in payloads:
+            item = self._number(payload)
+            self._hidden.append(item.record)
+            self._enqueue(item)
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Returns when everything numbered so far is durable. Raises LeaseLost."""
+        wanted = self.seq
+        self._urgent = bool(self._pending)
+        self._wake.set()
+        while self._acknowledged < wanted:
+            await self._next_acknowledgement()
+
+    async def ready(self) -> None:
+        """Returns when the journal is close enough behind for the model to go on. Raises LeaseLost."""
+        await self._holding.assure()
+        while self._behind():
+            await self._next_acknowledgement()
+            await self._holding.assure()
+
+    async def finish(self, payload: Payload, ending: Ending) -> None:
+        """Commits the terminal event with all that is pending, and the turn's record; returns when it is durable."""
+        self._ending = ending
+        await self.commit(payload)
+
+    # The journal's side.
+
+    async def pump(self) -> None:
+        """Commits segments, one at a time, until the turn has ended. Raises what makes that impossible."""
+        try:
+            while not (self.state.ended and self._acknowledged == self.seq):
+                await self._wake.wait()
+                self._wake.clear()
+                while self._pending and self._due():
+                    await self._commit_next()
+                self._arm()
+        except Exception as failure:
+            self._failure = failure
+            raise
+        finally:
+            self._disarm()
+            self._signal()
+
+    async def _commit_next(self) -> None:
+        self._cut()
+        records = [item.record for item in self._sent]
+        runtime = self._runtime
+        segment = Segment.of(records, runtime.nonce(), runtime.clock() + runtime.ttl_ms)
+        if records[-1].type in TERMINAL:
+            await self._conclude(segment)
+        else:
+            await persist(lambda: self._append(segment))
+        self._acknowledge()
+
+    def _cut(self) -> None:
+        """Takes the next segment's events: all that are pending, up to the size of a segment."""
+        size = 0
+        while self._pending and (not self._sent or size + self._pending[0].size < SEGMENT_BYTES):
+            item = self._pending.popleft()
+            self._sent.append(item)
+            size += item.size
+        self._urgent = self._urgent and bool(self._pending)
+
+    async def _append(self, segment: Segment) -> None:
+        await self._holding.assure()
+        try:
+            await self._runtime.journal.append(self._key, segment)
+        except LeaseLost:
+            self._holding.lose()
+            raise
+
+    async def _conclude(self, segment: Segment) -> None:
+        assert self._ending is not None
+        record = self._ending(self.state, self._sent[-1].record)
+        while True:
+            await self._holding.assure()
+            async with self._holding.lock:
+                self._holding.check()
+                commit = self._last_commit(segment, record)
+                try:
+                    await persist(lambda commit=commit: self._runtime.journal.commit(self._key, commit))  # type: ignore[misc]
+                    return
+                except Conflict:
+                    await self._reread()
+
+    def _last_commit(self, segment: Segment, record: TurnRecord) -> Commit:
+        now = self._runtime.clock()
+        head = replace(
+            self._head, seq=segment.last, turn=None, updated_at=now, expires_at=now + self._runtime.retention_ms
+        )
+        lease = replace(self._holding.lease, expires_at=0, commit=segment.commit)
+        return Commit(segment=segment, head=head, lease=lease, turn=record)
+
+    async def _reread(self) -> None:
+        """Takes up the stored versions after a refused Commit. Raises LeaseLost when the position is another's."""
+        standing = await persist(lambda: self._runtime.journal.standing(self._key))
+        if standing.head is None or standing.epoch != self._holding.epoch or standing.seq != self._acknowledged:
+            self._holding.lose()
+            self._holding.check()
+        self._head = standing.head or self._head
+        self._holding.lease = standing.lease or self._holding.lease
+
+    # Bookkeeping.
+
+    def _number(self, payload: Payload) -> _Item:
+        self._holding.check()
+        if self._failure:
+            raise self._failure
+        if not self.state.accepts(payload.type):
+            raise Refused("turn_ended", f"the turn is {self.state.status} and takes no {payload.type}")
+        at = self._runtime.clock()
+        record = Event(self.seq + 1, self._holding.epoch, self.state.turn, at, payload).encode()
+        self.seq = record.seq
+        self.state = advance(self.state, payload)
+        return _Item(record, len(record.data.encode()), at)
+
+    def _enqueue(self, item: _Item) -> None:
+        self._pending.append(item)
+        self._size += item.size
+        if self._size >= self._runtime.settings.flush_bytes:
+            self._wake.set()
+        elif self._timer is None:
+            self._arm()
+
+    def _due(self) -> bool:
+        return self._urgent or self._size >= self._runtime.settings.flush_bytes or self._wait_left() <= 0
+
+    def _wait_left(self) -> float:
+        """Seconds until the oldest pending event must be committed."""
+        return self._runtime.settings.flush - (self._runtime.clock() - self._pending[0].at) / 1000
+
+    def _arm(self) -> None:
+        self._disarm()
+        if self._pending:
+            self._timer = asyncio.get_running_loop().call_later(max(0.001, self._wait_left()), self._wake.set)
+
+    def _disarm(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = None
+
+    def _behind(self) -> bool:
+        if not (self._sent or self._pending):
+            return False
+        oldest = self._sent[0].at if self._sent else self._pending[0].at
+        settings = self._runtime.settings
+        return self._size >= settings.pending_bytes or self._runtime.clock() - oldest >= settings.pending_seconds * 1000
+
+    def _acknowledge(self) -> None:
+        self._acknowledged = self._sent[-1].record.seq
+        self._size -= sum(item.size for item in self._sent)
+        self._sent = []
+        self._show_hidden()
+        self.feed.acknowledge(self._acknowledged)
+        self._signal()
+
+    def _show_hidden(self) -> None:
+        """Shows what is durable now, and what may be shown early behind it."""
+        early = self._holding.live and not self._behind()
+        shown: list[Record] = []
+        while self._hidden:
+            record = self._hidden[0]
+            if record.seq > self._acknowledged and not (early and record.type in SHOWN_EARLY):
+                break
+            shown.append(self._hidden.popleft())
+        if shown:
+            self.feed.show(shown)
+
+    def _signal(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+    async def _next_acknowledgement(self) -> None:
+        self._holding.check()
+        if self._failure:
+            raise self._failure
+        await self._progress.wait()

@@ -1,0 +1,276 @@
+"""Replay, follow and live as one loop: read what is behind the cursor, send it, wait for more.
+
+Rules of this file:
+- A position is checked against the journal when a reader attaches, whenever it goes from feed to journal, and after
+  every wait. It is exact, or the reader is sent a snapshot that says so. Never a silent gap, never an error loop.
+- A reader runs nothing: when it leaves, the turn goes on. But whoever follows a turn that nobody owns takes it over.
+- No stream is silent for longer than the ping interval, whatever the journal does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from legato import sse
+from legato.engine.feed import Feed
+from legato.engine.records import joined
+from legato.engine.run import Engine
+from legato.engine.runtime import Runtime
+from legato.engine.view import view
+from legato.errors import JournalUnavailable
+from legato.events import TERMINAL, Cursor, Record
+from legato.journal import Segment, SessionKey
+from legato.turn import snapshot
+
+log = logging.getLogger("legato.follow")
+
+AHEAD_SECONDS = 5.0
+"""How long the journal may take to reach a cursor that is ahead of it, while its epoch's owner lives."""
+IDLE_CHECK_MS = 5_000
+RETRY_MS = 1_000
+
+
+@dataclass(slots=True)
+class Batch:
+    """What a reader is given next. `over`: nothing follows. `reason`: the stream closes before the turn ends."""
+
+    records: list[Record] = field(default_factory=list)
+    frames: list[bytes] | None = None
+    snapshot: dict[str, Any] | None = None
+    over: bool = False
+    reason: str | None = None
+
+
+class Reader:
+    """One reader's position in one session. `cursor` None asks for a snapshot.
+
+    `exact` marks a position that is right whatever epoch stands there: the start of a turn, a snapshot's end.
+    With `turn` the reader is over after that turn's terminal event.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        engine: Engine,
+        key: SessionKey,
+        cursor: Cursor | None,
+        turn: str | None,
+        exact: bool = False,
+    ) -> None:
+        self.cursor = cursor
+        self.turn = turn
+        self.feed: Feed | None = None
+        self._exact = exact
+        self._runtime = runtime
+        self._engine = engine
+        self._key = key
+        self._check_at = 0
+        self._ahead_until: int | None = None
+
+    def live(self) -> Batch | None:
+        """What the live feed has behind the cursor; None when the journal must be read (`feed` is None) or waited for."""
+        feed = self.feed or self._attach()
+        if feed is None or self.cursor is None:
+            return None
+        if not feed.holds(self.cursor.seq):
+            self.feed = None
+            return None
+        records, frames = feed.after(self.cursor.seq)
+        if records:
+            return self._moved(records, frames)
+        if feed.closed is None:
+            return None
+        self.feed = None
+        return Batch(over=True, reason="lease") if feed.closed == "lease" else None
+
+    async def stored(self, patience: float) -> Batch | None:
+        """What the journal has behind the cursor; None when there was nothing for `patience` seconds or less.
+
+        Raises JournalUnavailable.
+        """
+        runtime = self._runtime
+        if self.cursor is None:
+            return await self._snapshot()
+        since = max(self.cursor.seq, 1)
+        segments = await runtime.journal.read(self._key, since, runtime.clock())
+        if not self._stands(segments):
+            return await self._elsewhere(patience)
+        self._ahead_until = None
+        fresh = [record for segment in joined(segments, self.cursor.seq) for record in segment.records()]
+        fresh = [record for record in fresh if record.seq > self.cursor.seq]
+        if fresh:
+            return self._moved(fresh, None)
+        if segments and segments[-1].last > self.cursor.seq:
+            return await self._snapshot()
+        if runtime.clock() >= self._check_at and await self._look_after():
+            return Batch(over=True)
+        await runtime.journal.wait(self._key, self.cursor.seq, patience)
+        return None
+
+    def _attach(self) -> Feed | None:
+        """The live feed, if it is known to follow on this reader's position."""
+        live = self._engine.live.get(self._key)
+        if live is None or self.cursor is None or live.writer.feed.closed:
+            return None
+        feed = live.writer.feed
+        if feed.knows(self.cursor) or (self._exact and feed.start <= self.cursor.seq <= feed.last):
+            self.feed = feed
+        return self.feed
+
+    def _stands(self, segments: list[Segment]) -> bool:
+        """The event at the cursor is in the journal under the cursor's epoch."""
+        assert self.cursor
+        if self._exact:
+            return True
+        held = segments[0] if segments else None
+        return held is not None and held.first <= self.cursor.seq <= held.last and held.epoch == self.cursor.epoch
+
+    def _moved(self, records: list[Record], frames: list[bytes] | None) -> Batch:
+        over = False
+        if self.turn is not None:
+            ends = (i for i, r in enumerate(records) if r.type in TERMINAL and r.turn == self.turn)
+            end = next(ends, None)
+            if end is not None:
+                over, records, frames = True, records[: end + 1], frames and frames[: end + 1]
+        self.cursor = records[-1].cursor
+        self._exact = False
+        return Batch(records, frames, over=over)
+
+    async def _elsewhere(self, patience: float) -> Batch | None:
+        """The cursor is not in the journal: ahead of it, while its owner lives; or of a past that is gone."""
+        assert self.cursor
+        runtime, now = self._runtime, self._runtime.clock()
+        standing = await runtime.journal.standing(self._key)
+        lease = standing.lease
+        if self.cursor.seq > standing.seq and lease and standing.owned(now) and lease.epoch == self.cursor.epoch:
+            self._ahead_until = self._ahead_until or now + int(AHEAD_SECONDS * 1000)
+            if now < self._ahead_until:
+                await runtime.journal.wait(self._key, standing.seq, min(patience, 0.5))
+                return None
+        return await self._snapshot()
+
+    async def _snapshot(self) -> Batch:
+        found = await view(self._runtime, self._key)
+        if found is None:
+            return Batch(over=True)
+        state = found.state
+        self.cursor, self._exact, self._ahead_until = state.cursor, True, None
+        turn = state.find(self.turn) if self.turn else None
+        fields = {**snapshot(state), "before": found.before}
+        return Batch(snapshot=fields, over=self.turn is not None and (turn is None or turn.ended))
+
+    async def _look_after(self) -> bool:
+        """Takes over a turn that nobody owns; says whether the session is gone."""
+        standing = await self._runtime.journal.standing(self._key)
+        now = self._runtime.clock()
+        if standing.head is None or standing.head.deleted:
+            return True
+        if self._engine.orphaned(standing):
+            await self._engine.take_over(self._key)
+        elif standing.lease and standing.owned(now):
+            self._check_at = standing.lease.expires_at
+        else:
+            self._check_at = now + IDLE_CHECK_MS
+        return False
+
+
+class Stream:
+    """One open SSE stream. `id` is its name for `/auth`, `turn` the one turn it is about, None for the session's."""
+
+    def __init__(self, runtime: Runtime, id: str, key: SessionKey, reader: Reader) -> None:
+        self.id = id
+        self.session = key.session
+        self.turn = reader.turn
+        self._reader = reader
+        self._settings = runtime.settings
+        self._reading: asyncio.Task[Batch | None] | None = None
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """The bytes of the stream; closing the iterator is how a client leaves."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._settings.deadline * random.uniform(0.95, 1.0)
+        try:
+            yield sse.OPENING
+            sent = loop.time()
+            while True:
+                left = min(sent + self._settings.ping, until) - loop.time()
+                batch = await self._next(max(0.0, left))
+                now = loop.time()
+                if batch is not None:
+                    yield _encode(batch)
+                    if batch.over:
+                        return
+                    sent = now
+                elif now >= until:
+                    yield _closing("deadline")
+                    return
+                elif now - sent >= self._settings.ping:
+                    yield sse.PING
+                    sent = now
+        finally:
+            if self._reading:
+                self._reading.cancel()
+
+    async def _next(self, timeout: float) -> Batch | None:
+        reader = self._reader
+        if self._reading is None:
+            batch = reader.live()
+            if batch is not None:
+                return batch
+            if reader.feed is not None:
+                assert reader.cursor
+                await reader.feed.wait(reader.cursor.seq, timeout)
+                return reader.live()
+            self._reading = asyncio.create_task(reader.stored(timeout))
+        await asyncio.wait({self._reading}, timeout=timeout)
+        if not self._reading.done():
+            return None
+        reading, self._reading = self._reading, None
+        try:
+            return reading.result()
+        except JournalUnavailable as silent:
+            log.warning("session %s: the journal does not answer: %s", self.session, silent)
+            await asyncio.sleep(min(timeout, 0.5))
+            return None
+
+
+async def poll(reader: Reader, wait: float) -> dict[str, Any]:
+    """The long poll: `{events, snapshot?, cursor, more}`, at once when there is something, after `wait` s at latest."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + wait
+    while True:
+        batch = reader.live()
+        left = until - loop.time()
+        if batch is None and reader.feed is not None and left > 0:
+            assert reader.cursor
+            await reader.feed.wait(reader.cursor.seq, left)
+            batch = reader.live()
+        elif batch is None:
+            batch = await reader.stored(max(0.0, left))
+        if batch is not None or loop.time() >= until:
+            return _polled(reader, batch or Batch())
+
+
+def _polled(reader: Reader, batch: Batch) -> dict[str, Any]:
+    events = [record.fields() for record in batch.records]
+    answer: dict[str, Any] = {"events": events, "cursor": str(reader.cursor), "more": not batch.over}
+    if batch.snapshot is not None:
+        answer["snapshot"] = batch.snapshot
+    return answer
+
+
+def _encode(batch: Batch) -> bytes:
+    if batch.snapshot is not None:
+        return sse.control("snapshot", batch.snapshot, id=batch.snapshot["cursor"])
+    if batch.reason is not None:
+        return _closing(batch.reason)
+    return b"".join(batch.frames if batch.frames is not None else map(sse.frame, batch.records))
+
+
+def _closing(reason: str) -> bytes:
+    return sse.control("stream.closing", {"reason": reason, "retry_ms": RETRY_MS})

@@ -1,0 +1,152 @@
+"""What a request can ask for, whatever the framework that carries it: start, follow, look, cancel, delete.
+
+Rules of this file:
+- A principal sees only what is below its own uid; everything else is simply not there.
+- What changes a session is settled in the journal, never in this process alone: any instance may be asked.
+- A request that goes away cancels nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_core import to_json
+
+from legato.engine.run import Engine, Started, StartTurn
+from legato.engine.runtime import Runtime, persist
+from legato.engine.view import view
+from legato.errors import Conflict, NotFound, TooLarge, TurnGone
+from legato.events import Cursor
+from legato.follow import Reader, Stream, poll
+from legato.journal import SessionKey, TurnRecord
+from legato.turn import ENDED, snapshot
+
+NONSENSE = Cursor(0, 0)
+"""Stands for a cursor that cannot be read: it is answered with a snapshot."""
+
+READ_SECONDS = 10.0
+"""How long a request waits for the journal before it is answered with JournalUnavailable."""
+
+
+class Gateway:
+    def __init__(self, runtime: Runtime, engine: Engine) -> None:
+        self._runtime = runtime
+        self._engine = engine
+
+    async def start(self, key: SessionKey, request: StartTurn) -> Started:
+        """Begins a turn or finds it by its id. Raises SessionBusy, TurnConflict, Invalid, TooLarge."""
+        limit = self._runtime.settings.input_bytes
+        size = len(to_json(request.input))
+        if size > limit:
+            raise TooLarge(f"input is {size} bytes of JSON; at most {limit} are taken")
+        return await self._engine.start(key, request)
+
+    def attach(self, key: SessionKey, started: Started) -> Stream:
+        """The stream of a turn from its `turn.started` on."""
+        reader = self._reader(key, Cursor(0, started.record.first - 1), started.record.turn, exact=True)
+        return self._stream(key, reader)
+
+    async def follow(self, key: SessionKey, *, cursor: Cursor | None, start: bool, turn: str | None) -> Stream | None:
+        """The stream behind a cursor; None when it asks for a turn whose end the cursor has passed.
+
+        Raises NotFound, TurnGone.
+        """
+        reader = await self._open(key, cursor, start, turn)
+        return self._stream(key, reader) if reader else None
+
+    async def poll(
+        self, key: SessionKey, *, cursor: Cursor | None, start: bool, turn: str | None, wait: float
+    ) -> dict[str, Any] | None:
+        """One answer of the long poll: `{events, snapshot?, cursor, more}`; otherwise like `follow`."""
+        reader = await self._open(key, cursor, start, turn)
+        return await poll(reader, wait) if reader else None
+
+    async def snapshot(self, key: SessionKey, before: int | None) -> dict[str, Any]:
+        """The folded session with its newest 20 turns begun before seq `before`. Raises NotFound."""
+        found = await persist(lambda: view(self._runtime, key, before), READ_SECONDS)
+        if found is None:
+            raise NotFound(f"there is no session {key.session!r}")
+        return {**snapshot(found.state), "before": found.before}
+
+    async def sessions(self, uid: str, before: int | None, limit: int) -> dict[str, Any]:
+        """The caller's sessions, newest first: `{sessions: [...], before}`; `before` names the next page."""
+        items = await persist(lambda: self._runtime.journal.sessions(uid, before, limit + 1), READ_SECONDS)
+        listed = [
+            {
+                "session": item.session,
+                "turn": item.head.turn._asdict() if item.head.turn else None,
+                "created_at": item.head.created_at,
+                "updated_at": item.head.updated_at,
+            }
+            for item in items[:limit]
+        ]
+        return {"sessions": listed, "before": items[limit - 1].head.updated_at if len(items) > limit else None}
+
+    async def cancel(self, key: SessionKey, turn: str, reason: str, by: str) -> bool:
+        """Asks the turn's owner to stop; True when the turn had ended already.
+
+        A turn that has not begun yet is cancelled when it does; one without an owner is taken over to be ended.
+        """
+        record = await persist(lambda: self._runtime.journal.turn(key, turn), READ_SECONDS)
+        if record and record.status in ENDED:
+            return True
+        await self._engine.ask_cancel(key, turn, reason, by)
+        standing = await persist(lambda: self._runtime.journal.standing(key), READ_SECONDS)
+        if self._engine.orphaned(standing):
+            self._engine.adopt(key)
+        return False
+
+    async def delete(self, key: SessionKey) -> None:
+        """Fences the session, stops what runs in it and deletes all of it; its head stays as a tombstone."""
+        while True:
+            standing = await persist(lambda: self._runtime.journal.standing(key), READ_SECONDS)
+            if standing.head is None or standing.head.deleted:
+                raise NotFound(f"there is no session {key.session!r}")
+            if standing.head.turn:
+                await self._engine.ask_cancel(key, standing.head.turn.id, "the session was deleted", key.uid)
+            commit = self._engine.tombstone(standing)
+            try:
+                await persist(lambda commit=commit: self._runtime.journal.commit(key, commit), READ_SECONDS)  # type: ignore[misc]
+                break
+            except Conflict:
+                continue
+        await persist(lambda: self._runtime.journal.purge(key), READ_SECONDS)
+
+    def health(self) -> dict[str, Any]:
+        return {"status": "ok", "instance": self._runtime.instance, "turns": len(self._engine.live)}
+
+    async def _open(self, key: SessionKey, cursor: Cursor | None, start: bool, turn: str | None) -> Reader | None:
+        if turn is None:
+            standing = await persist(lambda: self._runtime.journal.standing(key), READ_SECONDS)
+            if standing.head is None or standing.head.deleted:
+                raise NotFound(f"there is no session {key.session!r}")
+            return self._reader(key, Cursor(0, 0) if start else cursor, None, exact=start)
+        record = await self._record(key, turn)
+        before = Cursor(0, record.first - 1)
+        if start:
+            return self._reader(key, before, turn, exact=True)
+        if cursor and cursor.seq < before.seq:
+            return self._reader(key, None, turn)
+        if cursor and record.last is not None and cursor.seq >= record.last and await self._exists(key, cursor):
+            return None
+        return self._reader(key, cursor, turn)
+
+    async def _record(self, key: SessionKey, turn: str) -> TurnRecord:
+        record = await persist(lambda: self._runtime.journal.turn(key, turn), READ_SECONDS)
+        if record:
+            return record
+        standing = await persist(lambda: self._runtime.journal.standing(key), READ_SECONDS)
+        if standing.head is None or standing.head.deleted:
+            raise NotFound(f"there is no session {key.session!r}")
+        raise TurnGone(f"session {key.session!r} does not know turn {turn!r}; start a new one with retry_of")
+
+    async def _exists(self, key: SessionKey, cursor: Cursor) -> bool:
+        runtime = self._runtime
+        held = await persist(lambda: runtime.journal.read(key, cursor.seq, runtime.clock(), 1), READ_SECONDS)
+        return bool(held) and held[0].first <= cursor.seq <= held[0].last and held[0].epoch == cursor.epoch
+
+    def _reader(self, key: SessionKey, cursor: Cursor | None, turn: str | None, exact: bool = False) -> Reader:
+        return Reader(self._runtime, self._engine, key, cursor, turn, exact)
+
+    def _stream(self, key: SessionKey, reader: Reader) -> Stream:
+        return Stream(self._runtime, self._runtime.nonce(), key, reader)
