@@ -1,0 +1,212 @@
+"""The journal in Cloud Firestore.
+
+The lease check is the write: a segment's document id is its first seq, and it is created or it fails. Single-document
+writes of all sessions are grouped (`grouping`); what must be atomic is one Commit; nothing uses a transaction.
+Indexes: `journal` is queried by `last`, `turns` by `first`, `agent_sessions` by `updated_at`, each alone; all other
+fields can be exempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from legato.errors import Conflict, JournalRejected, JournalUnavailable, LeaseLost
+from legato.journal import Commit, Control, Lease, Segment, SessionItem, SessionKey, Standing, TurnRecord, Version
+from legato.journal import firestore_docs as docs
+from legato.journal import firestore_wire as wire
+from legato.journal.firestore_docs import CONTROL, HEAD, LEASE
+from legato.journal.firestore_rpc import FirestoreRpc, PreconditionFailed
+from legato.journal.firestore_wire import Message
+from legato.journal.grouping import Grouping
+
+MAX_BYTES: Final = 3 * 1024 * 1024
+MAX_WRITES: Final = 500
+PARTS: Final = 8
+"""Documents that a page is asked for beyond its limit, so that a segment in parts seldom needs a second page."""
+POLL: Final = 0.5
+
+
+class FirestoreJournal:
+    """One database. `emulator` is the emulator's host:port; `timeout`, in seconds, bounds every RPC.
+
+    Nothing is opened before the first call, and then in the loop that makes it.
+    """
+
+    def __init__(
+        self, project: str, database: str, *, emulator: str | None = None, timeout: float = 10, in_flight: int = 3
+    ) -> None:
+        self._rpc = FirestoreRpc(project, database, emulator, timeout)
+        self._writes = Grouping(self._rpc.batch_write, in_flight=in_flight, max_writes=MAX_WRITES, max_bytes=MAX_BYTES)
+
+    async def append(self, key: SessionKey, segment: Segment) -> None:
+        writes = self._plan(key, Commit(segment=segment))
+        try:
+            if len(writes) == 1:
+                await self._put(*writes.values())
+            else:
+                await self._rpc.commit(writes.values())
+        except PreconditionFailed as taken:
+            if await self._own_segment(key, segment) is None:
+                raise LeaseLost(f"position {segment.first} of session {key.session} is taken ({taken})") from None
+
+    async def renew(self, key: SessionKey, lease: Lease) -> Lease:
+        write = wire.merge(self._name(key, LEASE), docs.lease_fields(lease), lease.version)
+        try:
+            return replace(lease, version=await self._put(write))
+        except PreconditionFailed:
+            (stored,) = await self._rpc.get(self._name(key, LEASE))
+            return _renewed(lease, docs.lease_of(*_read(stored)) if stored else None)
+
+    async def commit(self, key: SessionKey, commit: Commit) -> Commit:
+        writes = self._plan(key, commit)
+        try:
+            versions = dict(zip(writes, await self._rpc.commit(writes.values()), strict=True))
+        except PreconditionFailed as failed:
+            versions = await self._versions_if_committed(key, commit, writes)
+            if not versions:
+                raise Conflict(f"session {key.session} has changed ({failed})") from None
+        return docs.stamped(commit, versions)
+
+    async def standing(self, key: SessionKey) -> Standing:
+        newest = wire.select(self._name(key), "journal", "last", 1, descending=True, only=["last"])
+        (head, lease, control), last = await asyncio.gather(
+            self._rpc.get(*(self._name(key, path) for path in (HEAD, LEASE, CONTROL))), self._rpc.query(newest)
+        )
+        return Standing(
+            head and docs.head_of(*_read(head)),
+            lease and docs.lease_of(*_read(lease)),
+            control and docs.control_of(*_read(control)),
+            int(last[0].fields["last"].integer_value) if last else 0,
+        )
+
+    async def control(self, key: SessionKey) -> Control | None:
+        (found,) = await self._rpc.get(self._name(key, CONTROL))
+        return docs.control_of(*_read(found)) if found else None
+
+    async def read(self, key: SessionKey, since: int, now: int, limit: int = 1000) -> list[Segment]:
+        query = wire.select(self._name(key), "journal", "last", limit + PARTS, at_least=since)
+        documents: list[docs.Fields] = []
+        segments: list[Segment] = []
+        async for page in self._pages(query):
+            documents += (wire.decode(document.fields) for document in page)
+            segments = docs.assemble(documents, now)
+            if len(segments) >= limit:
+                break
+        return segments[:limit]
+
+    async def turn(self, key: SessionKey, turn: str) -> TurnRecord | None:
+        (found,) = await self._rpc.get(self._name(key, docs.turn_path(turn)))
+        return docs.turn_of(wire.decode(found.fields)) if found else None
+
+    async def turns(self, key: SessionKey, before: int | None, limit: int) -> list[TurnRecord]:
+        query = wire.select(self._name(key), "turns", "first", limit, descending=True, below=before)
+        return [docs.turn_of(wire.decode(found.fields)) for found in reversed(await self._rpc.query(query))]
+
+    async def sessions(self, uid: str, before: int | None, limit: int) -> list[SessionItem]:
+        parent = self._rpc.name(docs.principal_path(uid))
+        query = wire.select(parent, "agent_sessions", "updated_at", limit, descending=True, below=before)
+        items: list[SessionItem] = []
+        async for page in self._pages(query):
+            found = (SessionItem(document.name.rsplit("/", 1)[1], docs.head_of(*_read(document))) for document in page)
+            items += (item for item in found if not item.head.deleted)
+            if len(items) >= limit:
+                break
+        return items[:limit]
+
+    async def purge(self, key: SessionKey) -> None:
+        query = wire.descendants(self._name(key), MAX_WRITES)
+        while found := await self._rpc.query(query):
+            for outcome in await self._rpc.batch_write(wire.delete(document.name) for document in found):
+                if isinstance(outcome, Exception):
+                    raise JournalUnavailable(f"session {key.session} is not purged yet: {outcome}")
+
+    async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
+        await asyncio.sleep(min(POLL, timeout))
+
+    async def check(self) -> None:
+        await self._rpc.get(self._rpc.name("legato/check"))
+
+    async def close(self) -> None:
+        await self._writes.drain()
+        await self._rpc.close()
+
+    def _name(self, key: SessionKey, path: str = HEAD) -> str:
+        return self._rpc.name(docs.session_path(key), path)
+
+    async def _put(self, write: Message) -> int:
+        return await self._writes.put(write.update.name, _size(write), write)
+
+    def _plan(self, key: SessionKey, commit: Commit) -> dict[str, Message]:
+        """The writes of a commit by path, the segment's first. Raises JournalRejected for what cannot be written."""
+        try:
+            writes = dict(self._each_write(key, commit))
+        except ValueError as wrong:
+            raise JournalRejected(f"a value cannot be written: {wrong}") from None
+        if (size := sum(map(_size, writes.values()))) > MAX_BYTES:
+            raise JournalRejected(f"{size} bytes at once are too many: a Commit takes {MAX_BYTES}")
+        return writes
+
+    def _each_write(self, key: SessionKey, commit: Commit) -> Iterator[tuple[str, Message]]:
+        if commit.segment:
+            for path, fields in docs.segment_documents(commit.segment).items():
+                yield path, wire.replace(self._name(key, path), fields, None)
+        if head := commit.head:
+            yield HEAD, wire.replace(self._name(key), docs.head_fields(head), head.version)
+        if lease := commit.lease:
+            yield LEASE, wire.merge(self._name(key, LEASE), docs.lease_fields(lease, commit.head), lease.version)
+        if control := commit.control:
+            yield CONTROL, wire.replace(self._name(key, CONTROL), docs.control_fields(control), control.version)
+        if turn := commit.turn:
+            path, fields = docs.turn_path(turn.turn), docs.turn_fields(turn)
+            name = self._name(key, path)
+            yield path, wire.replace(name, fields, None) if commit.new_turn else wire.put(name, fields)
+
+    async def _own_segment(self, key: SessionKey, segment: Segment) -> Message | None:
+        """The document at the segment's position, if it carries the segment's nonce."""
+        (stored,) = await self._rpc.get(self._name(key, docs.segment_path(segment.first)))
+        return stored if stored and stored.fields["commit"].string_value == segment.commit else None
+
+    async def _versions_if_committed(
+        self, key: SessionKey, commit: Commit, writes: Mapping[str, Message]
+    ) -> dict[str, Version]:
+        """The versions that an earlier attempt at this commit gave its documents; empty: there was none.
+
+        All documents of a Commit get its time, except one that it did not change. So where a document is no longer as
+        this commit wrote it, that time is a version that nothing has any more, and its next write is a Conflict.
+        """
+        own = await self._own_segment(key, commit.segment) if commit.segment else None
+        if own is None:
+            return {}
+        stored = await self._rpc.get(*(write.update.name for write in writes.values()))
+        return {
+            path: wire.version((document if document and wire.holds(document, write) else own).update_time)
+            for (path, write), document in zip(writes.items(), stored, strict=True)
+        }
+
+    async def _pages(self, query: Message) -> AsyncIterator[list[Message]]:
+        limit = query.structured_query.limit.value
+        while page := await self._rpc.query(query):
+            yield page
+            if len(page) < limit:
+                return
+            wire.continue_after(query, page[-1])
+
+
+def _size(write: Message) -> int:
+    return int(write.ByteSize())
+
+
+def _read(document: Message) -> tuple[docs.Fields, Version]:
+    return wire.decode(document.fields), wire.version(document.update_time)
+
+
+def _renewed(lease: Lease, stored: Lease | None) -> Lease:
+    """The renewed lease, when an earlier attempt of the same renewal is what stands there."""
+    if stored and stored.commit == lease.commit:
+        return stored
+    if stored and stored.epoch == lease.epoch:
+        raise Conflict(f"the lease of epoch {lease.epoch} was written by another renewal")
+    raise LeaseLost(f"the lease of epoch {lease.epoch} is gone")

@@ -1,0 +1,177 @@
+"""Documents as Firestore's own protobuf messages: raw, since the wrapped ones cost more than the write itself.
+
+`google.cloud.firestore_v1.types` wraps every message; `.pb()` is the class below. A version is the document's
+`update_time` in microseconds, which is all the precision Firestore has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from google.cloud.firestore_v1.types import firestore, query, write
+
+from legato.journal import Version
+from legato.journal.firestore_docs import Fields
+
+Message = Any
+"""A raw protobuf message."""
+
+CommitRequest: Final = firestore.CommitRequest.pb()
+CommitResponse: Final = firestore.CommitResponse.pb()
+BatchWriteRequest: Final = firestore.BatchWriteRequest.pb()
+BatchWriteResponse: Final = firestore.BatchWriteResponse.pb()
+BatchGetRequest: Final = firestore.BatchGetDocumentsRequest.pb()
+BatchGetResponse: Final = firestore.BatchGetDocumentsResponse.pb()
+RunQueryRequest: Final = firestore.RunQueryRequest.pb()
+RunQueryResponse: Final = firestore.RunQueryResponse.pb()
+Write: Final = write.Write.pb()
+
+_Direction: Final = query.StructuredQuery.Direction
+_Operator: Final = query.StructuredQuery.FieldFilter.Operator
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def encode(fields: Mapping[str, Any], into: Message) -> None:
+    """Sets `fields` in a message's map of values. Raises UnicodeEncodeError for a lone surrogate."""
+    for name, value in fields.items():
+        _set(into[name], value)
+
+
+def _set(slot: Message, value: Any) -> None:  # noqa: C901 - one branch for each of Firestore's types
+    if isinstance(value, str):
+        slot.string_value = value
+    elif isinstance(value, bool):
+        slot.boolean_value = value
+    elif isinstance(value, int):
+        slot.integer_value = value
+    elif isinstance(value, datetime):
+        _set_time(slot.timestamp_value, value)
+    elif value is None:
+        slot.null_value = 0
+    elif isinstance(value, float):
+        slot.double_value = value
+    elif isinstance(value, Mapping):
+        slot.map_value.SetInParent()
+        encode(value, slot.map_value.fields)
+    elif isinstance(value, list | tuple):
+        slot.array_value.SetInParent()
+        for item in value:
+            _set(slot.array_value.values.add(), item)
+    else:
+        raise ValueError(f"Firestore has no type for {type(value).__name__}")
+
+
+def _set_time(slot: Message, at: datetime) -> None:
+    since = at - _EPOCH
+    slot.seconds, slot.nanos = since.days * 86400 + since.seconds, since.microseconds * 1000
+    slot.SetInParent()
+
+
+def decode(fields: Message) -> Fields:
+    return {name: _value(value) for name, value in fields.items()}
+
+
+def _value(value: Message) -> Any:
+    kind = value.WhichOneof("value_type")
+    if kind == "map_value":
+        return decode(value.map_value.fields)
+    if kind == "array_value":
+        return [_value(item) for item in value.array_value.values]
+    if kind == "timestamp_value":
+        at = value.timestamp_value
+        return _EPOCH + timedelta(seconds=at.seconds, microseconds=at.nanos // 1000)
+    return None if kind == "null_value" else getattr(value, kind)
+
+
+def version(update_time: Message) -> int:
+    return int(update_time.seconds) * 1_000_000 + int(update_time.nanos) // 1000
+
+
+def put(name: str, fields: Fields) -> Message:
+    """A write of the whole document, whatever stands there."""
+    message = Write()
+    message.update.name = name
+    encode(fields, message.update.fields)
+    return message
+
+
+def replace(name: str, fields: Fields, stored: Version) -> Message:
+    """A write of the whole document where its version is `stored`; None: where there is no such document."""
+    message = put(name, fields)
+    if stored is None:
+        message.current_document.exists = False
+    else:
+        at = message.current_document.update_time
+        at.seconds, microseconds = divmod(stored, 1_000_000)
+        at.nanos = microseconds * 1000
+    return message
+
+
+def merge(name: str, fields: Fields, stored: Version) -> Message:
+    """Like `replace`, but the document's other fields stay as they are."""
+    message = replace(name, fields, stored)
+    message.update_mask.field_paths.extend(fields)
+    return message
+
+
+def delete(name: str) -> Message:
+    return Write(delete=name)
+
+
+def holds(stored: Message, write: Message) -> bool:
+    """The stored document has exactly what `write` writes."""
+    have, want = decode(stored.fields), decode(write.update.fields)
+    mask = set(write.update_mask.field_paths)
+    return want == {name: value for name, value in have.items() if not mask or name in mask}
+
+
+def select(
+    parent: str,
+    collection: str,
+    order: str,
+    limit: int,
+    *,
+    descending: bool = False,
+    at_least: int | None = None,
+    below: int | None = None,
+    only: Iterable[str] = (),
+) -> Message:
+    """A query over one collection that the automatic index of the one field `order` serves."""
+    request = RunQueryRequest(parent=parent)
+    structured = request.structured_query
+    structured.from_.add(collection_id=collection)
+    for name in only:
+        structured.select.fields.add(field_path=name)
+    _where(structured, order, _Operator.GREATER_THAN_OR_EQUAL, at_least)
+    _where(structured, order, _Operator.LESS_THAN, below)
+    for path in (order, "__name__"):
+        ordered = structured.order_by.add(direction=_Direction.DESCENDING if descending else _Direction.ASCENDING)
+        ordered.field.field_path = path
+    structured.limit.value = limit
+    return request
+
+
+def _where(structured: Message, path: str, operator: int, bound: int | None) -> None:
+    if bound is not None:
+        condition = structured.where.field_filter
+        condition.field.field_path, condition.op, condition.value.integer_value = path, operator, bound
+
+
+def descendants(parent: str, limit: int) -> Message:
+    """A query for the names of whatever there is below a document."""
+    request = RunQueryRequest(parent=parent)
+    request.structured_query.from_.add(all_descendants=True)
+    request.structured_query.select.fields.add(field_path="__name__")
+    request.structured_query.limit.value = limit
+    return request
+
+
+def continue_after(request: Message, last: Message) -> None:
+    """Makes a query of `select` go on after the document `last`."""
+    structured = request.structured_query
+    order = structured.order_by[0].field.field_path
+    structured.start_at.Clear()
+    structured.start_at.values.add().CopyFrom(last.fields[order])
+    structured.start_at.values.add(reference_value=last.name)

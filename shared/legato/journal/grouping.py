@@ -1,0 +1,126 @@
+"""Group commit: writes of many sessions share one RPC, and each waiter gets the answer to its own write alone.
+
+- Nothing in flight: what there is goes at once. Else what arrives goes into the next group, which starts when the
+  wire is free again or after LINGER, with a few groups in flight at most.
+- A group that is refused as a whole is halved until the write to blame stands alone.
+- A document is written once in a group: Firestore refuses a BatchWrite that names one twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from legato.errors import JournalRejected
+
+Outcome = int | Exception
+"""The new version of a written document, or why it was not written."""
+
+LINGER: Final = 0.005
+"""Seconds a second and a third group wait for company, so that a short round trip does not make groups of one."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    name: str
+    size: int
+    write: Any
+    outcome: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def settle(self, outcome: Outcome) -> None:
+        if self.outcome.done():
+            return
+        if isinstance(outcome, Exception):
+            self.outcome.set_exception(outcome)
+        else:
+            self.outcome.set_result(outcome)
+
+
+class Grouping:
+    """`send` takes the writes of a group and gives one outcome for each. Raises what befell the group as a whole."""
+
+    def __init__(
+        self,
+        send: Callable[[list[Any]], Awaitable[Sequence[Outcome]]],
+        *,
+        in_flight: int,
+        max_writes: int,
+        max_bytes: int,
+    ) -> None:
+        self._send, self._in_flight = send, in_flight
+        self._max_writes, self._max_bytes = max_writes, max_bytes
+        self._pending: deque[_Waiting] = deque()
+        self._groups: set[asyncio.Task[None]] = set()
+        self._due: asyncio.Handle | None = None
+
+    async def put(self, name: str, size: int, write: Any) -> int:
+        """Writes one document of `size` bytes; gives its version. Raises what its own write or its group met."""
+        waiting = _Waiting(name, size, write)
+        self._pending.append(waiting)
+        self._schedule()
+        return await waiting.outcome
+
+    async def drain(self) -> None:
+        """Returns when every write that was put has its outcome."""
+        while self._pending or self._groups:
+            self._schedule()
+            if self._groups:
+                await asyncio.wait(self._groups)
+            else:
+                await asyncio.sleep(0)
+
+    def _schedule(self) -> None:
+        if self._due or not self._pending or len(self._groups) >= self._in_flight:
+            return
+        loop = asyncio.get_running_loop()
+        self._due = loop.call_later(LINGER, self._start) if self._groups else loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._due = None
+        if group := self._take():
+            task = asyncio.get_running_loop().create_task(self._deliver(group))
+            self._groups.add(task)
+            task.add_done_callback(self._ended)
+        self._schedule()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._groups.discard(task)
+        if self._due and not self._groups:
+            self._due.cancel()
+            self._due = None
+        self._schedule()
+
+    def _take(self) -> list[_Waiting]:
+        group: list[_Waiting] = []
+        names: set[str] = set()
+        room = self._max_bytes
+        while self._pending and len(group) < self._max_writes:
+            following = self._pending[0]
+            if following.outcome.done():
+                self._pending.popleft()
+                continue
+            if group and (following.size > room or following.name in names):
+                break
+            group.append(self._pending.popleft())
+            names.add(following.name)
+            room -= following.size
+        return group
+
+    async def _deliver(self, group: list[_Waiting]) -> None:
+        try:
+            outcomes = await self._send([waiting.write for waiting in group])
+        except JournalRejected as refused:
+            if len(group) == 1:
+                group[0].settle(refused)
+                return
+            await self._deliver(group[: len(group) // 2])
+            await self._deliver(group[len(group) // 2 :])
+        except Exception as failed:
+            for waiting in group:
+                waiting.settle(type(failed)(*failed.args))
+        else:
+            for waiting, outcome in zip(group, outcomes, strict=True):
+                waiting.settle(outcome)
