@@ -73,7 +73,7 @@ class Reader:
         self._ahead_until: int | None = None
 
     def live(self) -> Batch | None:
-        """What the live feed has behind the cursor; None when the journal must be read (`feed` is None) or waited for."""
+        """What the live feed has behind the cursor; None: wait for it, or read the journal where `feed` is None."""
         feed = self.feed or self._attach()
         if feed is None or self.cursor is None:
             return None
@@ -182,8 +182,8 @@ class Reader:
 class Stream:
     """One open SSE stream. `id` is its name for `/auth`, `turn` the one turn it is about, None for the session's."""
 
-    def __init__(self, runtime: Runtime, id: str, key: SessionKey, reader: Reader) -> None:
-        self.id = id
+    def __init__(self, runtime: Runtime, name: str, key: SessionKey, reader: Reader) -> None:
+        self.id = name
         self.session = key.session
         self.turn = reader.turn
         self._reader = reader

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from legato.engine.run import Engine, Started, StartTurn
-from legato.engine.runtime import Runtime, persist
+from legato.engine.runtime import Runtime, answer
 from legato.engine.view import view
 from legato.errors import Conflict, NotFound, TooLarge, TurnGone
 from legato.events import Cursor
@@ -23,9 +23,6 @@ from legato.turn import ENDED, snapshot
 
 NONSENSE = Cursor(0, 0)
 """Stands for a cursor that cannot be read: it is answered with a snapshot."""
-
-READ_SECONDS = 10.0
-"""How long a request waits for the journal before it is answered with JournalUnavailable."""
 
 
 class Gateway:
@@ -63,14 +60,14 @@ class Gateway:
 
     async def snapshot(self, key: SessionKey, before: int | None) -> dict[str, Any]:
         """The folded session with its newest 20 turns begun before seq `before`. Raises NotFound."""
-        found = await persist(lambda: view(self._runtime, key, before), READ_SECONDS)
+        found = await answer(view, self._runtime, key, before)
         if found is None:
             raise NotFound(f"there is no session {key.session!r}")
         return {**snapshot(found.state), "before": found.before}
 
     async def sessions(self, uid: str, before: int | None, limit: int) -> dict[str, Any]:
         """The caller's sessions, newest first: `{sessions: [...], before}`; `before` names the next page."""
-        items = await persist(lambda: self._runtime.journal.sessions(uid, before, limit + 1), READ_SECONDS)
+        items = await answer(self._runtime.journal.sessions, uid, before, limit + 1)
         listed = [
             {
                 "session": item.session,
@@ -87,11 +84,11 @@ class Gateway:
 
         A turn that has not begun yet is cancelled when it does; one without an owner is taken over to be ended.
         """
-        record = await persist(lambda: self._runtime.journal.turn(key, turn), READ_SECONDS)
+        record = await answer(self._runtime.journal.turn, key, turn)
         if record and record.status in ENDED:
             return True
         await self._engine.ask_cancel(key, turn, reason, by)
-        standing = await persist(lambda: self._runtime.journal.standing(key), READ_SECONDS)
+        standing = await answer(self._runtime.journal.standing, key)
         if self._engine.orphaned(standing):
             self._engine.adopt(key)
         return False
@@ -99,25 +96,25 @@ class Gateway:
     async def delete(self, key: SessionKey) -> None:
         """Fences the session, stops what runs in it and deletes all of it; its head stays as a tombstone."""
         while True:
-            standing = await persist(lambda: self._runtime.journal.standing(key), READ_SECONDS)
+            standing = await answer(self._runtime.journal.standing, key)
             if standing.head is None or standing.head.deleted:
                 raise NotFound(f"there is no session {key.session!r}")
             if standing.head.turn:
                 await self._engine.ask_cancel(key, standing.head.turn.id, "the session was deleted", key.uid)
             commit = self._engine.tombstone(standing)
             try:
-                await persist(lambda commit=commit: self._runtime.journal.commit(key, commit), READ_SECONDS)  # type: ignore[misc]
+                await answer(self._runtime.journal.commit, key, commit)
                 break
             except Conflict:
                 continue
-        await persist(lambda: self._runtime.journal.purge(key), READ_SECONDS)
+        await answer(self._runtime.journal.purge, key)
 
     def health(self) -> dict[str, Any]:
         return {"status": "ok", "instance": self._runtime.instance, "turns": len(self._engine.live)}
 
     async def _open(self, key: SessionKey, cursor: Cursor | None, start: bool, turn: str | None) -> Reader | None:
         if turn is None:
-            standing = await persist(lambda: self._runtime.journal.standing(key), READ_SECONDS)
+            standing = await answer(self._runtime.journal.standing, key)
             if standing.head is None or standing.head.deleted:
                 raise NotFound(f"there is no session {key.session!r}")
             return self._reader(key, Cursor(0, 0) if start else cursor, None, exact=start)
@@ -132,17 +129,17 @@ class Gateway:
         return self._reader(key, cursor, turn)
 
     async def _record(self, key: SessionKey, turn: str) -> TurnRecord:
-        record = await persist(lambda: self._runtime.journal.turn(key, turn), READ_SECONDS)
+        record = await answer(self._runtime.journal.turn, key, turn)
         if record:
             return record
-        standing = await persist(lambda: self._runtime.journal.standing(key), READ_SECONDS)
+        standing = await answer(self._runtime.journal.standing, key)
         if standing.head is None or standing.head.deleted:
             raise NotFound(f"there is no session {key.session!r}")
         raise TurnGone(f"session {key.session!r} does not know turn {turn!r}; start a new one with retry_of")
 
     async def _exists(self, key: SessionKey, cursor: Cursor) -> bool:
         runtime = self._runtime
-        held = await persist(lambda: runtime.journal.read(key, cursor.seq, runtime.clock(), 1), READ_SECONDS)
+        held = await answer(runtime.journal.read, key, cursor.seq, runtime.clock(), 1)
         return bool(held) and held[0].first <= cursor.seq <= held[0].last and held[0].epoch == cursor.epoch
 
     def _reader(self, key: SessionKey, cursor: Cursor | None, turn: str | None, exact: bool = False) -> Reader:

@@ -49,11 +49,10 @@ class Holding:
         async with self.lock:
             while True:
                 self.check()
-                runtime = self._runtime
-                expires_at = runtime.clock() + runtime.lease_ms
-                wanted = replace(self.lease, expires_at=expires_at, commit=runtime.nonce())
+                expires_at = self._runtime.clock() + self._runtime.lease_ms
+                wanted = replace(self.lease, expires_at=expires_at, commit=self._runtime.nonce())
                 try:
-                    self.lease = await persist(lambda wanted=wanted: runtime.journal.renew(self._key, wanted))  # type: ignore[misc]
+                    self.lease = await persist(self._runtime.journal.renew, self._key, wanted)
                     return
                 except Conflict:
                     await self.reread()
@@ -63,7 +62,7 @@ class Holding:
 
     async def reread(self) -> None:
         """Takes up the stored lease's version after a write whose answer was lost. Raises LeaseLost."""
-        standing = await persist(lambda: self._runtime.journal.standing(self._key))
+        standing = await persist(self._runtime.journal.standing, self._key)
         if standing.lease is None or standing.lease.epoch != self.epoch:
             self.lose()
             self.check()

@@ -29,7 +29,9 @@ class LiveTurn:
 
     def __init__(self, runtime: Runtime, key: SessionKey, committed: Commit, state: TurnState, origin: Origin) -> None:
         """`committed` is the Commit of the fence; `state` is the turn up to and with it."""
-        assert committed.segment and committed.head and committed.lease
+        assert committed.segment
+        assert committed.head
+        assert committed.lease
         self.key = key
         self.origin = origin
         self.holding = Holding(runtime, key, committed.lease)
@@ -127,7 +129,7 @@ class LiveTurn:
     async def _watch(self) -> None:
         """Looks for a cancel that came through another instance."""
         while True:
-            control = await persist(lambda: self._runtime.journal.control(self.key))
+            control = await persist(self._runtime.journal.control, self.key)
             wish = control.cancels.get(self.id) if control else None
             if wish:
                 self.cancel(wish)
@@ -138,8 +140,8 @@ async def _guarded(agent: AgentFunction, turn: OpenTurn) -> None:
     """A task that raises SystemExit or KeyboardInterrupt would end the process and every other turn with it."""
     try:
         await agent(turn)
-    except (SystemExit, KeyboardInterrupt) as exit:
-        raise RuntimeError(f"the agent raised {type(exit).__name__}") from exit
+    except (SystemExit, KeyboardInterrupt) as raised:
+        raise RuntimeError(f"the agent raised {type(raised).__name__}") from raised
 
 
 def _failed(turn: str, failure: BaseException) -> TurnFailed:

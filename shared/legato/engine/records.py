@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from pydantic import JsonValue
 from pydantic_core import to_json
 
 from legato.events import Cursor, ErrorInfo
@@ -82,13 +83,13 @@ def fold(session: str, ended: Sequence[TurnState], start: Cursor, segments: Iter
 
 
 def _within(limit: int, tools: Sequence[ToolState]) -> tuple[ToolState, ...]:
-    """The tools, the largest contents and arguments left out until they fit; the journal has them all while it lasts."""
+    """The tools, the largest contents and arguments left out until they fit; the journal has them while it lasts."""
     sizes = [len(to_json(tool)) for tool in tools]
     kept = list(tools)
     for index in sorted(range(len(kept)), key=lambda i: -sizes[i]):
         if sum(sizes) <= limit:
             break
-        left_out = {"left_out_bytes": sizes[index]}
+        left_out: JsonValue = {"left_out_bytes": sizes[index]}
         kept[index] = replace(kept[index], content=left_out, arguments=left_out)
         sizes[index] = len(to_json(kept[index]))
     return tuple(kept)

@@ -13,16 +13,14 @@ from pydantic import JsonValue
 from legato.agents import AgentFunction
 from legato.engine.live import LiveTurn
 from legato.engine.records import Origin, fold, joined, record_of, state_of
-from legato.engine.runtime import Runtime, persist
-from legato.errors import Conflict, Invalid, JournalUnavailable, LegatoError, SessionBusy, TurnConflict
+from legato.engine.runtime import ANSWER_SECONDS, Runtime, answer, persist
+from legato.errors import Conflict, Invalid, JournalUnavailable, SessionBusy, TurnConflict
 from legato.events import Cursor, Event, Payload, TurnFailed, TurnInterrupted, TurnResumed, TurnStarted
 from legato.journal import ActiveTurn, Cancel, Commit, Control, Head, Lease, Segment, SessionKey, Standing, TurnRecord
-from legato.turn import ENDED, TurnState, advance
+from legato.turn import TurnState, advance
 
 log = logging.getLogger("legato.engine")
 
-ANSWER_SECONDS = 10.0
-"""How long a start waits for the journal before the request is answered; the start itself is settled all the same."""
 EXPIRY_MARGIN_MS = 3_600_000
 
 
@@ -67,7 +65,7 @@ class Engine:
             raise Invalid("agent", f"there is no agent {name!r}; there are: {known}")
         task = self._spawn(self._start(key, replace(request, agent=name)))
         try:
-            return await asyncio.wait_for(asyncio.shield(task), ANSWER_SECONDS)
+            return await asyncio.wait_for(asyncio.shield(task), ANSWER_SECONDS + 1)
         except TimeoutError:
             raise JournalUnavailable("the journal does not answer; send the same request again") from None
 
@@ -112,7 +110,9 @@ class Engine:
                 head=replace(old, epoch=epoch, seq=standing.seq, deleted=True, updated_at=now, expires_at=expires_at)
             )
         fence = self._fence(standing, TurnInterrupted(reason="the session was deleted", by="owner"), old.turn.id, 0)
-        assert fence.segment and fence.head and fence.lease
+        assert fence.segment
+        assert fence.head
+        assert fence.lease
         head = replace(fence.head, seq=fence.segment.last, turn=None, deleted=True)
         return replace(fence, head=head, lease=replace(fence.lease, expires_at=0))
 
@@ -128,8 +128,8 @@ class Engine:
         journal = self._runtime.journal
         while True:
             standing, known = await asyncio.gather(
-                persist(lambda: journal.standing(key), ANSWER_SECONDS),
-                persist(lambda: journal.turn(key, request.turn), ANSWER_SECONDS),
+                answer(journal.standing, key),
+                answer(journal.turn, key, request.turn),
             )
             if known:
                 return Started(_same(known, request), created=False)
@@ -157,14 +157,14 @@ class Engine:
         journal, now = self._runtime.journal, self._runtime.clock()
         wish = Cancel(reason, by, now)
         while True:
-            control = await persist(lambda: journal.control(key), ANSWER_SECONDS)
+            control = await answer(journal.control, key)
             cancels = dict(control.cancels) if control else {}
             if turn not in cancels:
                 cancels[turn] = wish
                 version = control.version if control else None
                 asked = Commit(control=Control(cancels, now + self._runtime.retention_ms, version))
                 try:
-                    await persist(lambda asked=asked: journal.commit(key, asked), ANSWER_SECONDS)  # type: ignore[misc]
+                    await answer(journal.commit, key, asked)
                 except Conflict:
                     continue
             self.cancel(key, turn, cancels[turn])
@@ -185,7 +185,7 @@ class Engine:
         if control and control.cancels:
             kept = {turn: wish for turn, wish in control.cancels.items() if turn == request.turn}
             commit = replace(commit, control=replace(control, cancels=kept))
-        committed = await persist(lambda: runtime.journal.commit(key, replace(commit, turn=record, new_turn=True)))
+        committed = await persist(runtime.journal.commit, key, replace(commit, turn=record, new_turn=True))
         agent = self._agents[request.agent]
         self._own(key, committed, state, origin, lambda live: live.run_agent(agent), _wish(control, request.turn))
         return record
@@ -213,12 +213,13 @@ class Engine:
 
     async def _take_over(self, key: SessionKey) -> None:
         runtime = self._runtime
-        standing = await persist(lambda: runtime.journal.standing(key))
+        standing = await persist(runtime.journal.standing, key)
         if not self.orphaned(standing):
             return
-        assert standing.head and standing.head.turn
+        assert standing.head
+        assert standing.head.turn
         turn = standing.head.turn.id
-        record = await persist(lambda: runtime.journal.turn(key, turn))
+        record = await persist(runtime.journal.turn, key, turn)
         if record is None:
             log.error("session %s names turn %s, which has no record", key.session, turn)
             return
@@ -226,7 +227,7 @@ class Engine:
         fence = TurnResumed(reason="lease_expired", attempt=attempts)
         commit = self._fence(standing, fence, turn, attempts)
         try:
-            committed = await persist(lambda: runtime.journal.commit(key, commit))
+            committed = await persist(runtime.journal.commit, key, commit)
         except Conflict:
             return
         state = await self._recover(key, record, standing.seq)
@@ -240,8 +241,7 @@ class Engine:
         segments: list[Segment] = []
         at = record.first - 1
         while at < head:
-            page = await persist(lambda at=at: runtime.journal.read(key, at + 1, runtime.clock()))  # type: ignore[misc]
-            page = joined(page, at)
+            page = joined(await persist(runtime.journal.read, key, at + 1, runtime.clock()), at)
             if not page:
                 return state_of(record)
             segments += page

@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from legato.errors import JournalUnavailable
 from legato.journal import Journal
@@ -15,6 +15,11 @@ from legato.settings import Settings
 
 log = logging.getLogger("legato.engine")
 T = TypeVar("T")
+P = ParamSpec("P")
+
+ANSWER_SECONDS: Final = 10.0
+PAUSE_SECONDS: Final = 0.05
+PAUSE_SECONDS_MAX: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +45,24 @@ class Runtime:
         return int(self.settings.retention * 1000)
 
 
-async def persist(attempt: Callable[[], Awaitable[T]], within: float | None = None) -> T:
-    """Repeats `attempt` while the journal does not answer, for `within` seconds at most (None: for ever).
+async def persist(attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Makes the same attempt until the journal answers. `args` are what is repeated, byte for byte.
 
-    `attempt` must be the same write every time, byte for byte. Raises what it raises, JournalUnavailable at the end.
+    Raises what the attempt raises, but for JournalUnavailable.
     """
-    loop = asyncio.get_running_loop()
-    until = None if within is None else loop.time() + within
-    pause = 0.05
+    pause = PAUSE_SECONDS
     while True:
         try:
-            return await attempt()
+            return await attempt(*args, **kwargs)
         except JournalUnavailable as silent:
-            if until is not None and loop.time() + pause > until:
-                raise
             log.warning("the journal does not answer, trying again: %s", silent)
         await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-        pause = min(pause * 2, 2.0)
+        pause = min(pause * 2, PAUSE_SECONDS_MAX)
+
+
+async def answer(attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """`persist` for a request that somebody waits for: gives up after ANSWER_SECONDS with JournalUnavailable."""
+    try:
+        return await asyncio.wait_for(persist(attempt, *args, **kwargs), ANSWER_SECONDS)
+    except TimeoutError:
+        raise JournalUnavailable("the journal does not answer; send the same request again") from None

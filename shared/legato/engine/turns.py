@@ -27,7 +27,7 @@ class OpenTurn:
 
     def __init__(self, key: SessionKey, writer: Writer, holding: Holding, text_bytes: int, result_bytes: int) -> None:
         self.session = key.session
-        self.step = 1
+        self._at = 1
         self.cancelled = False
         self.usage: Usage = {}
         self.finish_reason = "stop"
@@ -115,22 +115,22 @@ class OpenTurn:
         self._room -= len(to_json(text)) - 2
         if self._room < 0:
             raise Refused("text_too_large", "the turn's text is over its limit (LEGATO_TEXT_BYTES); end it earlier")
-        self._writer.show(TextDelta(step=self.step, text=text))
+        self._writer.show(TextDelta(step=self._at, text=text))
 
     def _think(self, text: str) -> None:
         if text:
-            self._writer.show(ReasoningDelta(step=self.step, text=text))
+            self._writer.show(ReasoningDelta(step=self._at, text=text))
 
     def _next_step(self) -> None:
-        self.step += 1
+        self._at += 1
         self._numbered = 0
 
     def _intend(self, request: Call) -> ToolCall:
         self._numbered += 1
         effect = request.tool.effect if request.tool else "read"
         return ToolCall(
-            step=self.step,
-            call=f"{self.step}-{self._numbered}",
+            step=self._at,
+            call=f"{self._at}-{self._numbered}",
             name=request.name,
             arguments=request.arguments,
             effect=effect,
@@ -145,7 +145,8 @@ class OpenTurn:
         if tool is None:
             return Outcome(False, error=ErrorInfo(code="unknown_tool", message=f"there is no tool {intent.name!r}"))
         await self._holding.assure()
-        context = ToolContext(f"{self.session}/{self.id}/{intent.call}", _Progress(self._writer, intent.call))
+        key = f"{self.session}/{self.id}/{intent.call}"
+        context = ToolContext(key, _Progress(self._writer, intent.call), lambda: self.cancelled)
         running = asyncio.ensure_future(tool.run(intent.arguments, context, result_bytes=self._result_bytes))
         if tool.effect != "once":
             return await running
@@ -154,7 +155,6 @@ class OpenTurn:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             # What has begun and may not be repeated is let finish, within its own timeout, and recorded.
-            context.cancel()
             await self._record(intent, await running)
             raise
         finally:

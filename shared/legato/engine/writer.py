@@ -128,7 +128,7 @@ class Writer:
         if records[-1].type in TERMINAL:
             await self._conclude(segment)
         else:
-            await persist(lambda: self._append(segment))
+            await persist(self._append, segment)
         self._acknowledge()
 
     def _cut(self) -> None:
@@ -157,7 +157,7 @@ class Writer:
                 self._holding.check()
                 commit = self._last_commit(segment, record)
                 try:
-                    await persist(lambda commit=commit: self._runtime.journal.commit(self._key, commit))  # type: ignore[misc]
+                    await persist(self._runtime.journal.commit, self._key, commit)
                     return
                 except Conflict:
                     await self._reread()
@@ -172,7 +172,7 @@ class Writer:
 
     async def _reread(self) -> None:
         """Takes up the stored versions after a refused Commit. Raises LeaseLost when the position is another's."""
-        standing = await persist(lambda: self._runtime.journal.standing(self._key))
+        standing = await persist(self._runtime.journal.standing, self._key)
         if standing.head is None or standing.epoch != self._holding.epoch or standing.seq != self._acknowledged:
             self._holding.lose()
             self._holding.check()
