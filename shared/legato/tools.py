@@ -24,6 +24,7 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _THREADS: Final = Threads(40, "legato-tool")
 
 Reconcile = Callable[[str], Any]
+Report = Callable[[str | None, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +43,24 @@ class Outcome:
 class ToolContext:
     """One running call, for the tool that asks for it with a keyword-only `turn: ToolContext`.
 
-    `key` is the idempotency key `{session}/{turn}/{call}`: hand it to what the tool calls. `report` is what the engine
-    is told by `progress`; it runs in the engine's loop.
+    `key` is the idempotency key `{session}/{turn}/{call}`: hand it to what the tool calls. `progress` is told, in the
+    event loop, what the tool reports; `cancelled` says whether the turn is.
     """
 
-    def __init__(self, key: str, report: Callable[[str | None, float | None], None] | None = None) -> None:
+    def __init__(self, key: str, progress: Report | None = None, cancelled: Callable[[], bool] | None = None) -> None:
         self.key = key
-        self._report = report
-        self._cancelled = False
+        self._report = progress
+        self._turn_cancelled = cancelled
+        self._given_up = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def cancelled(self) -> bool:
         """The call is given up or its turn is cancelled: a tool in a thread looks here, since nothing can stop it."""
-        return self._cancelled
+        return self._given_up or (self._turn_cancelled is not None and self._turn_cancelled())
 
-    def cancel(self) -> None:
-        self._cancelled = True
+    def give_up(self) -> None:
+        self._given_up = True
 
     def progress(self, message: str | None = None, fraction: float | None = None) -> None:
         """Shows how far the call is, `fraction` from 0 to 1. From any thread; after the call's end it does nothing."""
@@ -114,7 +116,7 @@ class Tool:
         Codes: `bad_arguments` (the function is never entered), `bad_result`, `result_too_large` (`result_bytes`, as
         UTF-8 JSON), `timeout`, `busy` (no thread came free in time; never entered), `tool_failed`, a ToolFailed's own.
         An async function is cancelled at its timeout and then has `grace` seconds to end. A sync function runs in a
-        thread, which nothing can stop: it is given up, `context.cancelled` tells it so, and it may still be at work.
+        thread, which nothing can stop: it is given up, `turn.cancelled` tells it so, and it may still be at work.
         """
         try:
             args, kwargs = self.signature.bind(arguments, {"key": context.key, "turn": context})
@@ -146,7 +148,7 @@ class Tool:
         finally:
             if not task.done():
                 stopped = True
-                context.cancel()
+                context.give_up()
                 task.cancel()
                 await asyncio.wait({task}, timeout=grace)
         if task.done() and not task.cancelled() and (task.result().ok or not stopped):
@@ -162,7 +164,7 @@ class Tool:
             await asyncio.wait({asyncio.wrap_future(future)}, timeout=self.timeout)
         finally:
             if not future.done():
-                context.cancel()
+                context.give_up()
                 never_entered = future.cancel()
         if never_entered:
             return Outcome.failed("busy", f"no thread came free within {self.timeout:g} s; the tool was not started")
