@@ -225,6 +225,16 @@ class Event:
     def type(self) -> str:
         return self.payload.type
 
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Event:
+        """The event of a parsed line. Raises ValueError when a field of the envelope or of a known type is wrong."""
+        payload = dict(fields)
+        try:
+            seq, epoch, turn, at = (payload.pop(name) for name in ("seq", "epoch", "turn", "at"))
+        except KeyError as missing:
+            raise ValueError(f"not an event: {missing} is missing") from None
+        return cls(seq, epoch, turn, at, _PAYLOAD.validate_python(payload))
+
     def encode(self) -> Record:
         envelope = f'{{"seq":{self.seq},"epoch":{self.epoch},"turn":"{self.turn}","at":{self.at},'
         return Record(self.seq, self.epoch, self.turn, self.type, envelope + self.payload.json_text()[1:])
