@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,9 +107,10 @@ class Reader:
             return self._moved(fresh, None)
         if segments and segments[-1].last > self.cursor.seq:
             return await self._snapshot()
-        if runtime.clock() >= self._check_at and await self._look_after():
-            return Batch(over=True)
-        await runtime.journal.wait(self._key, self.cursor.seq, patience)
+        if runtime.clock() >= self._check_at:
+            return await self._look_after()
+        until_check = (self._check_at - runtime.clock()) / 1000
+        await runtime.journal.wait(self._key, self.cursor.seq, max(0.0, min(patience, until_check)))
         return None
 
     def _attach(self) -> Feed | None:
@@ -164,19 +165,23 @@ class Reader:
         fields = {**snapshot(state), "before": found.before}
         return Batch(snapshot=fields, over=self.turn is not None and (turn is None or turn.ended))
 
-    async def _look_after(self) -> bool:
-        """Takes over a turn that nobody owns; says whether the session is gone."""
-        standing = await self._runtime.journal.standing(self._key)
-        now = self._runtime.clock()
+    async def _look_after(self) -> Batch | None:
+        """Sees whether the session is still there, takes over a turn that nobody owns, notices expired events."""
+        assert self.cursor
+        runtime = self._runtime
+        standing = await runtime.journal.standing(self._key)
+        now = runtime.clock()
+        self._check_at = now + IDLE_CHECK_MS
         if standing.head is None or standing.head.deleted:
-            return True
+            return Batch(over=True)
         if self._engine.orphaned(standing):
             await self._engine.take_over(self._key)
         elif standing.lease and standing.owned(now):
             self._check_at = standing.lease.expires_at
-        else:
-            self._check_at = now + IDLE_CHECK_MS
-        return False
+        if standing.seq > self.cursor.seq:
+            segments = await runtime.journal.read(self._key, self.cursor.seq + 1, now, 1)
+            return None if joined(segments, self.cursor.seq) else await self._snapshot()
+        return None
 
 
 class Stream:
@@ -190,7 +195,7 @@ class Stream:
         self._settings = runtime.settings
         self._reading: asyncio.Task[Batch | None] | None = None
 
-    async def frames(self) -> AsyncIterator[bytes]:
+    async def frames(self) -> AsyncGenerator[bytes, None]:
         """The bytes of the stream; closing the iterator is how a client leaves."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._settings.deadline * random.uniform(0.95, 1.0)
@@ -245,13 +250,13 @@ async def poll(reader: Reader, wait: float) -> dict[str, Any]:
     until = loop.time() + wait
     while True:
         batch = reader.live()
-        left = until - loop.time()
-        if batch is None and reader.feed is not None and left > 0:
+        left = max(0.0, until - loop.time())
+        if batch is None and reader.feed is not None:
             assert reader.cursor
             await reader.feed.wait(reader.cursor.seq, left)
             batch = reader.live()
         elif batch is None:
-            batch = await reader.stored(max(0.0, left))
+            batch = await reader.stored(left)
         if batch is not None or loop.time() >= until:
             return _polled(reader, batch or Batch())
 

@@ -100,15 +100,13 @@ class Engine:
         self._spawn(self.take_over(key))
 
     def tombstone(self, standing: Standing) -> Commit:
-        """What deletes a session: the head says so under a new epoch; an active turn is fenced with its interruption."""
+        """What deletes a session: its head says so under a new epoch, and an active turn is fenced by its end."""
         now, old = self._runtime.clock(), standing.head
         assert old
         expires_at = now + self._runtime.retention_ms
         if old.turn is None:
-            epoch = standing.epoch + 1
-            return Commit(
-                head=replace(old, epoch=epoch, seq=standing.seq, deleted=True, updated_at=now, expires_at=expires_at)
-            )
+            moved = replace(old, epoch=standing.epoch + 1, seq=standing.seq, updated_at=now, expires_at=expires_at)
+            return Commit(head=replace(moved, deleted=True))
         fence = self._fence(standing, TurnInterrupted(reason="the session was deleted", by="owner"), old.turn.id, 0)
         assert fence.segment
         assert fence.head
@@ -153,7 +151,7 @@ class Engine:
         await asyncio.sleep(0.05)
 
     async def ask_cancel(self, key: SessionKey, turn: str, reason: str, by: str) -> None:
-        """Writes the wish into `control`, where the owner sees it wherever it runs, and passes it on if that is here."""
+        """Writes the wish into `control`, where the owner sees it wherever it runs; where that is here, tells it."""
         journal, now = self._runtime.journal, self._runtime.clock()
         wish = Cancel(reason, by, now)
         while True:
