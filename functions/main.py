@@ -1,0 +1,36 @@
+"""The deployables. Each is built by its first request: a server imports this file, then forks."""
+
+from __future__ import annotations
+
+import os
+from typing import cast
+
+import flask
+import functions_framework.aio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from legato.app import App, build
+from legato.http.asgi import AsgiFace
+from legato.http.flask import FlaskFace
+from legato.settings import read_settings
+
+SETTINGS = read_settings(os.environ.get("K_SERVICE"))
+
+
+def _build() -> App:
+    return build(SETTINGS)
+
+
+ASGI, FLASK = AsgiFace(_build), FlaskFace(_build)
+
+
+@functions_framework.aio.http
+async def gateway(request: Request) -> Response:
+    """The default: ASGI, one event loop for everything."""
+    return cast(Response, ASGI)  # the framework calls what it is given, as it would any ASGI application
+
+
+def gateway_flask(request: flask.Request) -> flask.Response:
+    """For functions that are Flask: a thread for each stream."""
+    return FLASK(request)

@@ -1,0 +1,260 @@
+"""Every request that Legato answers, free of any framework: both faces call `handle`."""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, JsonValue, StringConstraints
+
+from legato.auth import Principal, authenticate
+from legato.engine.run import StartTurn
+from legato.errors import Invalid
+from legato.events import Cursor, Id
+from legato.follow import Stream
+from legato.gateway import NONSENSE, Gateway
+from legato.http import cors, inputs
+from legato.http.message import Answer, Request, json_answer
+from legato.http.problems import Unserved, problem
+from legato.journal import SessionKey
+from legato.settings import Settings
+
+log = logging.getLogger("legato.http")
+
+SSE: Final = "text/event-stream"
+JSON: Final = "application/json"
+LONGEST_WAIT: Final = 60.0
+_NEWEST: Final = 10**16 - 1
+
+
+class Served(Protocol):
+    """What a face serves, as `legato.app` builds it."""
+
+    @property
+    def gateway(self) -> Gateway: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def instance(self) -> str: ...
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request whose route and caller are known; `ids` are those of its path, by name."""
+
+    gateway: Gateway
+    settings: Settings
+    request: Request
+    principal: Principal
+    ids: Mapping[str, str]
+
+    @property
+    def key(self) -> SessionKey:
+        return SessionKey(self.principal.uid, self.ids["session"])
+
+    def query(self, *allowed: str) -> dict[str, str]:
+        return inputs.query(self.request.query, frozenset(allowed))
+
+    def accepted(self, *offers: str) -> str:
+        return inputs.accepted(self.request.headers.get("accept", ""), offers)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class StartBody(_Strict):
+    input: JsonValue
+    turn: Id | None = None
+    agent: Id | None = None
+    if_active: Literal["reject", "interrupt"] = "reject"
+    retry_of: Id | None = None
+
+
+class CancelBody(_Strict):
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=500)] = "cancelled"
+
+
+async def handle(served: Served, request: Request) -> Answer:
+    """The answer to `request`; it never raises. The caller closes the body of a stream, read or not."""
+    origins = served.settings.origins
+    answer = cors.preflight(origins, request) or await _answer(served, request)
+    return answer.plus({**cors.headers(origins, request), "Legato-Instance": served.instance})
+
+
+def failed(request: Request, error: Exception) -> Answer:
+    """The answer to a request that `error` ended; what nobody foresaw is logged, once."""
+    answer = problem(error)
+    if answer.status == 500:
+        log.error("%s %r failed", request.method, request.path, exc_info=error)
+    return answer
+
+
+async def _answer(served: Served, request: Request) -> Answer:
+    try:
+        route, ids = _find(request)
+        principal = _principal(served, request) if route.private else Principal("")
+        for name, value in ids.items():
+            inputs.identifier(value, name)
+        if request.method != "POST":
+            inputs.no_body(request)
+        return await route.handler(Call(served.gateway, served.settings, request, principal, ids))
+    except Exception as error:
+        return failed(request, error)
+
+
+def _principal(served: Served, request: Request) -> Principal:
+    return authenticate(request.headers.get("authorization"), served.settings.auth)
+
+
+async def _start(call: Call) -> Answer:
+    call.query()
+    kind = call.accepted(SSE, JSON)
+    body = inputs.document(call.request, call.settings.body_bytes, StartBody)
+    turn = _turn_id(body.turn, call.request.headers.get("idempotency-key"))
+    start = StartTurn(turn, body.input, body.agent, body.if_active, body.retry_of)
+    started = await call.gateway.start(call.key, start)
+    if kind == SSE:
+        return _streamed(call, call.gateway.attach(call.key, started))
+    fields = {"session": call.key.session, "turn": turn, "status": started.record.status}
+    return json_answer(202, fields, {"Legato-Session": call.key.session, "Legato-Turn": turn})
+
+
+def _turn_id(field: str | None, header: str | None) -> str:
+    """The client's name for the turn, from either place; a client that gives none cannot repeat the request safely."""
+    if header is not None:
+        inputs.identifier(header, "header.Idempotency-Key")
+    if field and header and field != header:
+        raise Invalid("turn", "differs from the header Idempotency-Key")
+    return field or header or f"t_{uuid.uuid4().hex}"
+
+
+async def _events(call: Call) -> Answer:
+    fields = call.query("after", "from", "turn", "wait")
+    wait = inputs.seconds(fields, "wait", LONGEST_WAIT)
+    kind = call.accepted(JSON) if wait is not None else call.accepted(SSE, JSON)
+    cursor, start = _position(fields, call.request.headers.get("last-event-id"))
+    turn = inputs.identifier(fields["turn"], "query.turn") if "turn" in fields else None
+    if kind == SSE:
+        return _streamed(call, await call.gateway.follow(call.key, cursor=cursor, start=start, turn=turn))
+    news = await call.gateway.poll(call.key, cursor=cursor, start=start, turn=turn, wait=wait or 0.0)
+    return Answer(204) if news is None else json_answer(200, news)
+
+
+def _position(fields: Mapping[str, str], last_event_id: str | None) -> tuple[Cursor | None, bool]:
+    """Where to go on. The header wins: a browser that reconnects repeats the query it began with."""
+    origin = fields.get("from")
+    if origin not in (None, "start"):
+        raise Invalid("query.from", "expected 'start'")
+    if origin and "after" in fields:
+        raise Invalid("query.from", "give either 'from' or 'after'")
+    after = last_event_id or fields.get("after")
+    if after is None:
+        return None, origin is not None
+    return Cursor.parse(after) or NONSENSE, False
+
+
+async def _snapshot(call: Call) -> Answer:
+    before = inputs.number(call.query("before"), "before", 1, _NEWEST)
+    call.accepted(JSON)
+    snapshot = await call.gateway.snapshot(call.key, before)
+    headers = {"ETag": f'"{snapshot["cursor"]}"', "Cache-Control": "private, no-cache"}
+    if _matches(call.request.headers.get("if-none-match", ""), headers["ETag"]):
+        return Answer(304, headers)
+    return json_answer(200, snapshot, headers)
+
+
+def _matches(condition: str, etag: str) -> bool:
+    """RFC 9110, 13.1.2: the weak comparison with any of the tags in If-None-Match."""
+    return condition.strip() == "*" or etag in re.findall(r'"[^"]*"', condition)
+
+
+async def _sessions(call: Call) -> Answer:
+    fields = call.query("before", "limit")
+    call.accepted(JSON)
+    before = inputs.number(fields, "before", 1, _NEWEST)
+    limit = inputs.number(fields, "limit", 1, 100) or 20
+    return json_answer(200, await call.gateway.sessions(call.principal.uid, before, limit))
+
+
+async def _cancel(call: Call) -> Answer:
+    call.query()
+    call.accepted(JSON)
+    body = inputs.document(call.request, call.settings.body_bytes, CancelBody, optional=True)
+    turn = call.ids["turn"]
+    ended = await call.gateway.cancel(call.key, turn, body.reason, call.principal.uid)
+    return json_answer(200 if ended else 202, {"session": call.key.session, "turn": turn, "ended": ended})
+
+
+async def _delete(call: Call) -> Answer:
+    call.query()
+    await call.gateway.delete(call.key)
+    return Answer(204)
+
+
+async def _health(call: Call) -> Answer:
+    return json_answer(200, call.gateway.health())
+
+
+def _streamed(call: Call, stream: Stream | None) -> Answer:
+    if stream is None:
+        return Answer(204)
+    headers = {
+        "Content-Type": f"{SSE}; charset=utf-8",
+        "Cache-Control": "no-cache, no-transform",
+        "X-Accel-Buffering": "no",
+        "Legato-Session": stream.session,
+        "Legato-Stream": stream.id,
+    }
+    turn = {"Legato-Turn": stream.turn} if stream.turn else {}
+    return Answer(200, {**headers, **turn}, _whole(stream, call.request))
+
+
+async def _whole(stream: Stream, request: Request) -> AsyncGenerator[bytes, None]:
+    """The stream's frames. An error in mid-stream ends it: the client sees no last frame, and resumes."""
+    async with aclosing(stream.frames()) as frames:
+        try:
+            async for frame in frames:
+                yield frame
+        except Exception:
+            log.exception("the stream of %r broke off", request.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    path: re.Pattern[str]
+    handler: Callable[[Call], Awaitable[Answer]]
+    private: bool = True
+
+
+def _route(method: str, path: str, handler: Callable[[Call], Awaitable[Answer]], *, private: bool = True) -> Route:
+    return Route(method, re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path)), handler, private)
+
+
+ROUTES: Final = (
+    _route("POST", "/v1/sessions/{session}/turns", _start),
+    _route("GET", "/v1/sessions/{session}/events", _events),
+    _route("POST", "/v1/sessions/{session}/turns/{turn}/cancel", _cancel),
+    _route("GET", "/v1/sessions/{session}", _snapshot),
+    _route("DELETE", "/v1/sessions/{session}", _delete),
+    _route("GET", "/v1/sessions", _sessions),
+    _route("GET", "/health", _health, private=False),
+)
+
+
+def _find(request: Request) -> tuple[Route, Mapping[str, str]]:
+    found = [(route, match) for route in ROUTES if (match := route.path.fullmatch(request.path))]
+    if not found:
+        raise Unserved(404, "not_found", "there is nothing at this path")
+    for route, match in found:
+        if route.method == request.method:
+            return route, match.groupdict()
+    allow = ", ".join(route.method for route, _ in found)
+    raise Unserved(405, "method_not_allowed", f"this path takes {allow}", {"Allow": allow})

@@ -1,0 +1,142 @@
+"""The ASGI face: a whole application, or mounted as a sub-application under any path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final
+
+from legato.http.api import Served, failed, handle
+from legato.http.message import Answer, Request
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+STALLED: Final = 30.0
+"""Seconds after which a client that takes nothing has left."""
+
+
+class AsgiFace:
+    """The ASGI application over what `build` gives: `app.mount("/api/agent", AsgiFace(build))`. Source: ASGI 3.0, HTTP.
+
+    It is built by the first request, in the process and the event loop that serve it.
+    """
+
+    def __init__(self, build: Callable[[], Served]) -> None:
+        self._build = build
+        self._served: Served | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        else:
+            await send({"type": "websocket.close"})
+
+    async def close(self) -> None:
+        """Closes what was opened; for an application that mounts this one, which is told of no end."""
+        served, self._served = self._served, None
+        if served is not None:
+            await served.close()
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = _request(scope)
+        try:
+            served = self._served = self._served or self._build()
+        except Exception as error:
+            await _send(failed(request, error), receive, send)
+            return
+        body = await _read(receive, request.room(served.settings.body_bytes))
+        if body is not None:
+            await _send(await handle(served, replace(request, body=body)), receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def _request(scope: Scope) -> Request:
+    path, root = scope["path"], scope.get("root_path", "").rstrip("/")
+    if root and (path == root or path.startswith(root + "/")):
+        path = path[len(root) :]
+    headers: dict[str, str] = {}
+    for raw, value in scope["headers"]:
+        name = raw.decode("latin-1").lower()
+        text = value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {text}" if name in headers else text
+    return Request(scope["method"], path, scope["query_string"].decode("latin-1"), headers)
+
+
+async def _read(receive: Receive, room: int) -> bytes | None:
+    """At most about `room` bytes of the body; None when the client left while it sent them."""
+    body = bytearray()
+    while len(body) < room:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            break
+    return bytes(body)
+
+
+async def _send(answer: Answer, receive: Receive, send: Send) -> None:
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
+    if isinstance(answer.body, bytes):
+        if answer.status not in (204, 304):
+            headers.append((b"content-length", str(len(answer.body)).encode()))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+        return
+    async with aclosing(answer.body) as frames:
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        if await _Pump(frames, send).run(receive):
+            await send({"type": "http.response.body", "body": b""})
+
+
+class _Pump:
+    """Carries one stream's frames to its client until they end, the client leaves, or it takes nothing for too long."""
+
+    def __init__(self, frames: AsyncGenerator[bytes, None], send: Send) -> None:
+        self._frames, self._send = frames, send
+        self._sending = False
+        self._sent = 0
+        self._looked = -1
+
+    async def run(self, receive: Receive) -> bool:
+        """True when the stream came to its end."""
+        tasks = {carrying := asyncio.create_task(self._carry()), asyncio.create_task(_left(receive))}
+        try:
+            while not (await asyncio.wait(tasks, timeout=STALLED, return_when=asyncio.FIRST_COMPLETED))[0]:
+                if self._stalled():
+                    break
+            return carrying.done() and carrying.exception() is None
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _carry(self) -> None:
+        async for frame in self._frames:
+            self._sending = True
+            await self._send({"type": "http.response.body", "body": frame, "more_body": True})
+            self._sending = False
+            self._sent += 1
+
+    def _stalled(self) -> bool:
+        """Whether one and the same frame was being sent at the last look and at this one."""
+        stuck, self._looked = self._sending and self._looked == self._sent, self._sent
+        return stuck
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,195 @@
+"""The Flask face: WSGI threads beside the core's event loop. For teams whose functions are Flask."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import flask
+from werkzeug.exceptions import HTTPException
+
+from legato.errors import Invalid
+from legato.http.api import Served, failed, handle
+from legato.http.message import Answer, Request
+
+STALLED: Final = 30.0
+"""Seconds a thread waits for a client that neither sends nor takes anything."""
+AHEAD: Final = 64 * 1024
+"""Bytes of frames that wait for the thread at most."""
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+T = TypeVar("T")
+
+
+class FlaskFace:
+    """The view over what `build` gives: `FACE(request)` in a function, or `blueprint(FACE)` in an application.
+
+    It is built by the first request, in the process that serves it and on the core's own event loop.
+    """
+
+    def __init__(self, build: Callable[[], Served]) -> None:
+        self._build = build
+        self._building = threading.Lock()
+        self._served: Served | None = None
+        self._core = Core()
+
+    def __call__(self, request: flask.Request, path: str | None = None) -> flask.Response:
+        """Answers `request`; `path` is its path below the mount."""
+        _bound(request)
+        asked = _request(request, request.path if path is None else path)
+        try:
+            served = self._open()
+            body = _read(request, asked.room(served.settings.body_bytes))
+        except Exception as error:
+            return self._response(failed(asked, error))
+        return self._response(self._core.run(handle(served, replace(asked, body=body))))
+
+    def close(self) -> None:
+        """Closes what was opened and ends the core's thread."""
+        served, self._served = self._served, None
+        if served is not None:
+            self._core.run(served.close())
+        self._core.stop()
+
+    def _open(self) -> Served:
+        with self._building:
+            if self._served is None:
+                self._served = self._core.run(_called(self._build))
+            return self._served
+
+    def _response(self, answer: Answer) -> flask.Response:
+        """Always an iterator: whoever holds a plain body reads the rest of a request that was refused for its size."""
+        headers = dict(answer.headers)
+        if isinstance(answer.body, bytes):
+            parts: Iterator[bytes] = iter([answer.body])
+            if answer.status not in (204, 304):
+                headers["Content-Length"] = str(len(answer.body))
+        else:
+            parts = Handover(answer.body, self._core.loop)
+        response = flask.Response(parts, answer.status, direct_passthrough=True)
+        response.headers.clear()
+        response.headers.update(headers)
+        return response
+
+
+def blueprint(face: FlaskFace, name: str = "legato") -> flask.Blueprint:
+    """`app.register_blueprint(blueprint(FlaskFace(build)), url_prefix="/api/agent")`."""
+    made = flask.Blueprint(name, __name__)
+    made.add_url_rule(
+        "/<path:path>",
+        view_func=lambda path: face(flask.request, f"/{path}"),
+        endpoint="gateway",
+        methods=METHODS,
+        provide_automatic_options=False,
+    )
+    return made
+
+
+class Core:
+    """The event loop on which everything but HTTP runs: a thread of its own, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="legato-core", daemon=True).start()
+            return self._loop
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs `work` on the loop while this thread waits for its result."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+class Handover(Iterator[bytes]):
+    """A stream's frames, carried from the core's loop to the one thread that iterates over them.
+
+    The thread gets all that is ready in one piece. The producer waits while `AHEAD` bytes lie here, and is cancelled
+    when the thread closes the iterator. Each counter has one writer, so no lock is taken for a frame.
+    """
+
+    def __init__(self, frames: AsyncGenerator[bytes, None], loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ready: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._put = self._taken = 0
+        self._room: asyncio.Future[None] | None = None
+        self._carrying = asyncio.run_coroutine_threadsafe(self._carry(frames), loop)
+
+    def __next__(self) -> bytes:
+        part = self._ready.get()
+        parts: list[bytes] = []
+        while part is not None:
+            parts.append(part)
+            if self._ready.empty():
+                break
+            part = self._ready.get()
+        if part is None:
+            self._ready.put(None)
+        if not parts:
+            raise StopIteration
+        return self._take(b"".join(parts))
+
+    def close(self) -> None:
+        self._carrying.cancel()
+
+    def _take(self, parts: bytes) -> bytes:
+        self._taken += len(parts)
+        if self._room is not None:
+            self._loop.call_soon_threadsafe(self._make_room)
+        return parts
+
+    async def _carry(self, frames: AsyncGenerator[bytes, None]) -> None:
+        try:
+            async with aclosing(frames):
+                async for frame in frames:
+                    self._ready.put(frame)
+                    self._put += len(frame)
+                    while self._put - self._taken >= AHEAD:
+                        await self._wait_for_room()
+        finally:
+            self._ready.put(None)
+
+    async def _wait_for_room(self) -> None:
+        """The thread looks for a waiter after it has counted; so this looks at its count after it has become one."""
+        self._room = self._loop.create_future()
+        if self._put - self._taken >= AHEAD:
+            await self._room
+        self._room = None
+
+    def _make_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+
+async def _called(build: Callable[[], T]) -> T:
+    return build()
+
+
+def _bound(request: flask.Request) -> None:
+    """Without this a client that stops reading would hold its thread for ever. The server resets it afterwards."""
+    connection = request.environ.get("gunicorn.socket")
+    if connection is not None:
+        connection.settimeout(STALLED)
+
+
+def _request(request: flask.Request, path: str) -> Request:
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    return Request(request.method, path, request.query_string.decode("latin-1"), headers)
+
+
+def _read(request: flask.Request, room: int) -> bytes:
+    try:
+        return request.stream.read(room) if room else b""
+    except (OSError, HTTPException) as broken:
+        raise Invalid("body", "the body broke off") from broken

@@ -1,0 +1,112 @@
+"""A gateway whose answers a test writes down: what the faces are tried with, without a journal or an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+from legato.engine.run import Started, StartTurn
+from legato.events import Cursor
+from legato.follow import Stream
+from legato.gateway import Gateway
+from legato.journal import SessionKey, TurnRecord
+from legato.settings import Settings
+
+
+class ScriptedStream(Stream):
+    """Gives `frames`, then ends, or waits for its reader to leave when `endless`."""
+
+    def __init__(self, frames: list[bytes | Exception], *, endless: bool = False) -> None:
+        self.id, self.session, self.turn = "st_1", "s1", "t1"
+        self._script, self._endless = frames, endless
+        self.opened, self.closed = asyncio.Event(), asyncio.Event()
+        self.given = 0
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        self.opened.set()
+        try:
+            for frame in self._script:
+                if isinstance(frame, Exception):
+                    raise frame
+                self.given += 1
+                yield frame
+            if self._endless:
+                await asyncio.Event().wait()
+        finally:
+            self.closed.set()
+
+
+class ScriptedGateway(Gateway):
+    """`calls` is what was asked, by method; `error` is raised by every call; `stream` None is the answer 204."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.error: Exception | None = None
+        self.stream: ScriptedStream | None = ScriptedStream([b"one", b"two"])
+        self.ended = False
+
+    def _called(self, *call: Any) -> None:
+        self.calls.append(call)
+        if self.error:
+            raise self.error
+
+    async def start(self, key: SessionKey, request: StartTurn) -> Started:
+        self._called("start", key, request)
+        record = TurnRecord(request.turn, "streaming", request.agent or "agent", request.input, 1, 0, 0)
+        return Started(record, created=True)
+
+    def attach(self, key: SessionKey, started: Started) -> ScriptedStream:
+        assert self.stream
+        self._called("attach", key, started.record.turn)
+        return self.stream
+
+    async def follow(
+        self, key: SessionKey, *, cursor: Cursor | None, start: bool, turn: str | None
+    ) -> ScriptedStream | None:
+        self._called("follow", key, cursor, start, turn)
+        return self.stream
+
+    async def poll(
+        self, key: SessionKey, *, cursor: Cursor | None, start: bool, turn: str | None, wait: float
+    ) -> dict[str, Any] | None:
+        self._called("poll", key, cursor, start, turn, wait)
+        return {"events": [], "cursor": "1-1", "more": False} if self.stream else None
+
+    async def snapshot(self, key: SessionKey, before: int | None) -> dict[str, Any]:
+        self._called("snapshot", key, before)
+        return {"cursor": "3-7", "session": key.session, "turns": [], "active": None}
+
+    async def sessions(self, uid: str, before: int | None, limit: int) -> dict[str, Any]:
+        self._called("sessions", uid, before, limit)
+        return {"sessions": []}
+
+    async def cancel(self, key: SessionKey, turn: str, reason: str, by: str) -> bool:
+        self._called("cancel", key, turn, reason, by)
+        return self.ended
+
+    async def delete(self, key: SessionKey) -> None:
+        self._called("delete", key)
+
+    def health(self) -> dict[str, Any]:
+        self._called("health")
+        return {"status": "ok"}
+
+
+@dataclass
+class Stage:
+    """What a face serves here; `build` gives it to the face."""
+
+    gateway: ScriptedGateway = field(default_factory=ScriptedGateway)
+    settings: Settings = field(default_factory=lambda: Settings(origins="https://app.example.com", body_bytes=2000))
+    instance: str = "i1"
+    built: int = 0
+    closed: bool = False
+
+    def build(self) -> Stage:
+        self.built += 1
+        return self
+
+    async def close(self) -> None:
+        self.closed = True
