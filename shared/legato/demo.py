@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from pathlib import Path
-from typing import Annotated, Final, TypedDict
+from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from legato.agents.loop import Agent
 from legato.models.scripted import ScriptedModel
@@ -18,7 +17,7 @@ _DEFAULT_LEDGER: Final = ".legato/ledger.jsonl"
 Seconds = Annotated[float, Field(ge=0, le=3600)]
 
 
-class Entry(TypedDict):
+class Entry(BaseModel):
     """A line of the ledger: an amount transferred, and the key of the call that did it."""
 
     key: str
@@ -35,7 +34,7 @@ def _enter(entry: Entry) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
     try:
-        os.write(file, json.dumps(entry).encode() + b"\n")
+        os.write(file, entry.model_dump_json().encode() + b"\n")
     finally:
         os.close(file)
 
@@ -44,12 +43,8 @@ def entered(key: str) -> Entry | None:
     """The ledger's line of that key: what became of a transfer in doubt."""
     path = _ledger()
     lines = path.read_text().splitlines() if path.exists() else []
-    return next((entry for entry in map(_entry, lines) if entry["key"] == key), None)
-
-
-def _entry(line: str) -> Entry:
-    entry: Entry = json.loads(line)
-    return entry
+    entries = map(Entry.model_validate_json, lines)
+    return next((entry for entry in entries if entry.key == key), None)
 
 
 @tool(effect="read")
@@ -71,7 +66,7 @@ async def slow(seconds: Seconds, *, turn: ToolContext) -> dict[str, float]:
 async def transfer(amount: int, seconds: Seconds = 0, *, key: str) -> Entry:
     """Transfers an amount, once."""
     await asyncio.sleep(seconds)
-    entry: Entry = {"key": key, "amount": amount}
+    entry = Entry(key=key, amount=amount)
     _enter(entry)
     return entry
 
