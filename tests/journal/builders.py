@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from legato.events import Event, Payload, Record, TextDelta, TurnFailed, TurnStarted
-from legato.journal import ActiveTurn, Cancel, Commit, Control, Head, Lease, Segment, SessionKey, TurnRecord
+from dataclasses import replace
+from typing import Any
+
+from legato.events import Event, Payload, Record, TextDelta, TurnCompleted, TurnFailed, TurnStarted
+from legato.journal import ActiveTurn, Cancel, Commit, Control, Head, Lease, Segment, SessionKey, TurnRecord, Version
 
 NOW = 1_796_050_000_000
 HOUR = 3_600_000
@@ -34,23 +37,24 @@ def fence(seq: int, epoch: int, commit: str, payload: Payload | None = None, tur
     return Segment.of([event.encode()], commit, EXPIRY)
 
 
-def head(epoch: int = 1, seq: int = 0, *, turn: str | None = "t1", at: int = NOW, **changes: object) -> Head:
+def head(epoch: int = 1, seq: int = 0, *, turn: str | None = "t1", at: int = NOW, **changes: Any) -> Head:
     active = None if turn is None else ActiveTurn(turn, "streaming")
-    return Head(epoch, seq, active, NOW, at, NOW + 720 * HOUR, **changes)  # type: ignore[arg-type]
+    return Head(epoch, seq, active, NOW, at, NOW + 720 * HOUR, **changes)
 
 
 def lease(
-    epoch: int = 1, owner: str = "a", commit: str = "c1", *, version: object = None, expires_at: int = 0
+    epoch: int = 1, owner: str = "a", commit: str = "c1", *, version: Version = None, expires_at: int = 0
 ) -> Lease:
     return Lease(epoch, owner, "t1", 0, expires_at or NOW + 15_000, commit, version)
 
 
-def control(*turns: str, version: object = None) -> Control:
+def control(*turns: str, version: Version = None) -> Control:
     return Control({turn: Cancel("user", "ann", NOW) for turn in turns}, EXPIRY, version)
 
 
-def turn(name: str = "t1", first: int = 1, **changes: object) -> TurnRecord:
-    return TurnRecord(name, "streaming", "demo", "hi", first, NOW, NOW + 720 * HOUR, **changes)  # type: ignore[arg-type]
+def turn(name: str = "t1", first: int = 1, **changes: Any) -> TurnRecord:
+    defaults = {"status": "streaming", "agent": "demo", "input": "hi"}
+    return TurnRecord(turn=name, first=first, started_at=NOW, expires_at=NOW + 720 * HOUR, **{**defaults, **changes})
 
 
 def start(commit: str = "c1", owner: str = "a") -> Commit:
@@ -63,3 +67,11 @@ def takeover(seq: int, commit: str, stored: Lease, owner: str = "b") -> Commit:
     epoch = stored.epoch + 1
     failed = TurnFailed(code="owner_lost", message="its owner is gone")
     return Commit(fence(seq, epoch, commit, failed), lease=lease(epoch, owner, commit, version=stored.version))
+
+
+def finish(seq: int, commit: str, held: Lease, stored: Head) -> Commit:
+    """The end of a turn at `seq`: its terminal event, the released lease, the head at rest, the turn document."""
+    end = fence(seq, held.epoch, commit, TurnCompleted(text="w"))
+    rest = replace(stored, epoch=held.epoch, seq=seq, turn=None)
+    ended = turn(status="completed", output="w", last=seq, ended_at=NOW)
+    return Commit(end, rest, replace(held, expires_at=0, commit=commit), None, ended)

@@ -1,0 +1,589 @@
+"""What every store of the journal must hold. A store's own test file supplies `open_journal` and nothing else.
+
+`open_journal` is a fixture: a function that opens one more instance over the same, at first empty, store, as another
+process would. `a` and `b` are two of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
+from pydantic import JsonValue
+
+from journal.builders import EXPIRY, HOUR, KEY, NOW, control, fence, finish, head, lease, segment, start, takeover, turn
+from legato.errors import Conflict, JournalRejected, LeaseLost
+from legato.events import Event, TextDelta
+from legato.journal import (
+    SEGMENT_BYTES,
+    Commit,
+    Control,
+    Head,
+    Journal,
+    Lease,
+    Segment,
+    SessionKey,
+    Standing,
+)
+from legato.turn import ToolState
+
+OpenJournal = Callable[[], Journal]
+T = TypeVar("T")
+
+
+async def outcomes(*writes: Awaitable[T]) -> tuple[list[T], list[BaseException]]:
+    """The answers and the errors of writes that are made at once."""
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    errors = [result for result in results if isinstance(result, BaseException)]
+    return [result for result in results if not isinstance(result, BaseException)], errors
+
+
+async def everything(journal: Journal, key: SessionKey = KEY) -> tuple[Any, ...]:
+    """All that can be read of a session, with versions."""
+    standing = await journal.standing(key)
+    versions = [document and document.version for document in (standing.head, standing.lease, standing.control)]
+    return standing, versions, await journal.read(key, 0, NOW), await journal.turns(key, None, 100)
+
+
+def there(document: T | None) -> T:
+    assert document is not None
+    return document
+
+
+class Started(NamedTuple):
+    head: Head
+    lease: Lease
+
+
+async def started(journal: Journal) -> Started:
+    written = await journal.commit(KEY, start())
+    return Started(there(written.head), there(written.lease))
+
+
+async def standing_lease(journal: Journal) -> Lease | None:
+    return (await journal.standing(KEY)).lease
+
+
+class Fixtures:
+    @pytest.fixture
+    def a(self, open_journal: OpenJournal) -> Journal:
+        return open_journal()
+
+    @pytest.fixture
+    def b(self, open_journal: OpenJournal) -> Journal:
+        return open_journal()
+
+
+class Races(Fixtures):
+    async def test_of_two_owners_that_start_at_once_one_wins_and_the_loser_reads_the_winner(
+        self, a: Journal, b: Journal
+    ) -> None:
+        won, lost = await outcomes(a.commit(KEY, start("c1", "a")), b.commit(KEY, start("c2", "b")))
+        assert len(won) == 1
+        assert [type(error) for error in lost] == [Conflict]
+        for journal in (a, b):
+            assert await standing_lease(journal) == won[0].lease
+            assert await journal.read(KEY, 0, NOW) == [won[0].segment]
+
+    async def test_of_twenty_takeovers_at_once_one_wins(self, a: Journal, b: Journal) -> None:
+        stored = (await started(a)).lease
+        both = ((a, f"a{n}") for n in range(10)), ((b, f"b{n}") for n in range(10))
+        won, lost = await outcomes(*(j.commit(KEY, takeover(2, who, stored, who)) for each in both for j, who in each))
+        assert len(won) == 1
+        assert {type(error) for error in lost} == {Conflict}
+        assert await standing_lease(a) == won[0].lease
+
+    async def test_a_zombie_can_write_nothing_after_a_takeover(self, a: Journal, b: Journal) -> None:
+        old = (await started(a)).lease
+        await b.commit(KEY, takeover(2, "c2", old))
+        before = await everything(b)
+        with pytest.raises(LeaseLost):
+            await a.append(KEY, segment(2, 4, commit="z1"))
+        with pytest.raises(LeaseLost):
+            await a.renew(KEY, replace(old, expires_at=NOW + HOUR, commit="z2"))
+        with pytest.raises(Conflict):
+            await a.commit(KEY, finish(2, "z3", old, there((await a.standing(KEY)).head)))
+        assert await everything(b) == before
+
+    async def test_of_an_append_and_a_takeover_at_one_position_one_wins(self, a: Journal, b: Journal) -> None:
+        stored = (await started(a)).lease
+        appended, taken = await asyncio.gather(
+            a.append(KEY, segment(2, 3, commit="c2")), b.commit(KEY, takeover(2, "c3", stored)), return_exceptions=True
+        )
+        (newest,) = await a.read(KEY, 2, NOW)
+        assert newest.commit == ("c2" if appended is None else "c3")
+        assert (type(appended), type(taken)) in {(type(None), Conflict), (LeaseLost, Commit)}
+
+    async def test_an_append_whose_answer_was_lost_is_repeated_with_success(self, a: Journal, b: Journal) -> None:
+        await started(a)
+        await a.append(KEY, segment(2, 4, commit="c2"))
+        await a.append(KEY, segment(2, 4, commit="c2"))
+        await b.append(KEY, segment(2, 4, commit="c2"))
+        assert [s.first for s in await a.read(KEY, 0, NOW)] == [1, 2]
+
+    async def test_another_segment_at_a_taken_position_has_lost_the_lease(self, a: Journal, b: Journal) -> None:
+        await a.append(KEY, segment(1, 3, commit="c1"))
+        with pytest.raises(LeaseLost):
+            await b.append(KEY, segment(1, 3, commit="c2"))
+        assert await b.read(KEY, 0, NOW) == [segment(1, 3, commit="c1")]
+
+    async def test_an_append_sent_twice_at_once_succeeds_twice(self, a: Journal, b: Journal) -> None:
+        same = segment(1, 3, commit="c1")
+        _, lost = await outcomes(a.append(KEY, same), b.append(KEY, same), a.append(KEY, same))
+        assert lost == []
+        assert await a.read(KEY, 0, NOW) == [same]
+
+    async def test_a_commit_repeated_succeeds_with_versions_that_fit_the_next_write(
+        self, a: Journal, b: Journal
+    ) -> None:
+        first = await a.commit(KEY, replace(start(), control=control("t1")))
+        again = await b.commit(KEY, replace(start(), control=control("t1")))
+        assert again == first
+        await b.renew(KEY, replace(there(again.lease), expires_at=NOW + HOUR, commit="c2"))
+        changed = replace(there(again.head), seq=1), None, replace(there(again.control), expires_at=NOW)
+        await b.commit(KEY, Commit(None, *changed))
+
+    async def test_a_commit_repeated_after_others_wrote_gives_versions_that_fit_nothing(
+        self, a: Journal, b: Journal
+    ) -> None:
+        first = await a.commit(KEY, replace(start(), control=control("t1")))
+        await b.commit(KEY, Commit(control=control("t1", "t2", version=there(first.control).version)))
+        again = await a.commit(KEY, replace(start(), control=control("t1")))
+        with pytest.raises(Conflict):
+            await a.commit(KEY, Commit(control=again.control))
+        assert await a.control(KEY) == control("t1", "t2")
+
+    async def test_two_cancels_of_different_turns_are_both_kept(self, a: Journal, b: Journal) -> None:
+        async def cancel(journal: Journal, name: str) -> None:
+            while True:
+                stored = await journal.control(KEY)
+                names = {*stored.cancels, name} if stored else {name}
+                try:
+                    await journal.commit(KEY, Commit(control=control(*names, version=stored and stored.version)))
+                    return
+                except Conflict:
+                    continue
+
+        await asyncio.gather(*(cancel(journal, f"t{n}") for n, journal in enumerate([a, b, a, b, a])))
+        assert await a.control(KEY) == control("t0", "t1", "t2", "t3", "t4")
+
+
+class Leases(Fixtures):
+    async def test_a_renewal_gives_the_lease_back_with_its_new_version(self, a: Journal, b: Journal) -> None:
+        held = (await started(a)).lease
+        for n in range(3):
+            asked = replace(held, expires_at=NOW + n, commit=f"r{n}")
+            held = await a.renew(KEY, asked)
+            assert held == asked
+        assert await standing_lease(b) == held
+        assert there(await standing_lease(b)).version == held.version
+
+    async def test_a_renewal_with_a_stale_version_is_a_conflict(self, a: Journal) -> None:
+        held = (await started(a)).lease
+        await a.renew(KEY, replace(held, expires_at=NOW + 1, commit="r1"))
+        with pytest.raises(Conflict):
+            await a.renew(KEY, replace(held, expires_at=NOW + 2, commit="r2"))
+        assert there(await standing_lease(a)).expires_at == NOW + 1
+
+    async def test_a_renewal_whose_answer_was_lost_is_repeated_with_success(self, a: Journal) -> None:
+        held = (await started(a)).lease
+        asked = replace(held, expires_at=NOW + 1, commit="r1")
+        assert (await a.renew(KEY, asked)).version == (await a.renew(KEY, asked)).version
+
+    async def test_a_renewal_where_there_is_no_lease_has_lost_it(self, a: Journal) -> None:
+        held = (await started(a)).lease
+        await a.purge(KEY)
+        with pytest.raises(LeaseLost):
+            await a.renew(KEY, replace(held, commit="r1"))
+        assert await standing_lease(a) is None
+
+    async def test_a_renewal_that_comes_after_the_release_changes_nothing(self, a: Journal) -> None:
+        first = await started(a)
+        await a.commit(KEY, finish(2, "c2", first.lease, first.head))
+        with pytest.raises(Conflict):
+            await a.renew(KEY, replace(first.lease, expires_at=NOW + HOUR, commit="r1"))
+        assert not (await a.standing(KEY)).owned(NOW)
+
+    async def test_a_version_read_before_a_purge_does_not_fit_what_came_after(self, a: Journal) -> None:
+        first = await started(a)
+        await a.purge(KEY)
+        await a.commit(KEY, Commit(lease=lease(2, "b", "c2")))
+        with pytest.raises(Conflict):
+            await a.commit(KEY, Commit(lease=replace(first.lease, commit="z")))
+        assert there(await standing_lease(a)).epoch == 2
+
+
+class Documents(NamedTuple):
+    """What a commit can hold beside its segment and its turn."""
+
+    head: Head
+    lease: Lease
+    control: Control
+
+    @classmethod
+    def of(cls, commit: Commit) -> Documents:
+        return cls(there(commit.head), there(commit.lease), there(commit.control))
+
+    def at(self, versions: Documents) -> Documents:
+        """The same, with the versions of others."""
+        return Documents(
+            replace(self.head, version=versions.head.version),
+            replace(self.lease, version=versions.lease.version),
+            replace(self.control, version=versions.control.version),
+        )
+
+
+NEW = Documents(head(2, 5), lease(2, "b", "c2"), control("t1"))
+
+
+def step(documents: Documents) -> Commit:
+    return Commit(fence(2, 2, "c2"), *documents, turn("t2", 2), new_turn=True)
+
+
+WRONG: dict[str, Callable[[Documents, Documents], Commit]] = {
+    "segment taken": lambda good, old: replace(step(good), segment=fence(1, 2, "other")),
+    "head stale": lambda good, old: step(good._replace(head=good.at(old).head)),
+    "head exists": lambda good, old: step(good._replace(head=NEW.head)),
+    "lease stale": lambda good, old: step(good._replace(lease=good.at(old).lease)),
+    "lease exists": lambda good, old: step(good._replace(lease=NEW.lease)),
+    "control stale": lambda good, old: step(good._replace(control=good.at(old).control)),
+    "control exists": lambda good, old: step(good._replace(control=NEW.control)),
+    "turn exists": lambda good, old: replace(step(good), turn=turn("t1")),
+}
+
+
+class Atomicity(Fixtures):
+    @pytest.fixture
+    async def old(self, a: Journal) -> Documents:
+        return Documents.of(await a.commit(KEY, replace(start(), control=control("t0"))))
+
+    @pytest.fixture
+    async def good(self, a: Journal, old: Documents) -> Documents:
+        """Documents that fit what is stored, where every version of `old` is stale."""
+        changed = old._replace(lease=replace(old.lease, commit="r1"), head=replace(old.head, seq=1))
+        changed = changed._replace(control=replace(old.control, expires_at=NOW))
+        return NEW.at(Documents.of(await a.commit(KEY, Commit(None, *changed))))
+
+    async def test_a_commit_of_every_kind_of_document_writes_them_all(
+        self, a: Journal, b: Journal, good: Documents
+    ) -> None:
+        written = Documents.of(await a.commit(KEY, step(good)))
+        standing, versions, segments, turns = await everything(b)
+        assert standing == Standing(*good, 2)
+        assert versions == [document.version for document in written]
+        assert segments[1:] == [fence(2, 2, "c2")]
+        assert turns == [turn("t1"), turn("t2", 2)]
+
+    @pytest.mark.parametrize("wrong", WRONG)
+    async def test_one_failing_precondition_writes_nothing_at_all(
+        self, a: Journal, old: Documents, good: Documents, wrong: str
+    ) -> None:
+        before = await everything(a)
+        with pytest.raises(Conflict):
+            await a.commit(KEY, WRONG[wrong](good, old))
+        assert await everything(a) == before
+        await a.commit(KEY, step(good))
+
+    @pytest.mark.parametrize("name", ["head", "lease", "control"])
+    async def test_a_document_that_is_not_there_fits_no_version(self, a: Journal, good: Documents, name: str) -> None:
+        empty = SessionKey("ann", "empty")
+        with pytest.raises(Conflict):
+            await a.commit(empty, replace(step(NEW), **{name: getattr(good, name)}))
+        assert await everything(a, empty) == (Standing(None, None, None, 0), [None] * 3, [], [])
+
+    async def test_a_turn_that_is_not_new_replaces_what_is_stored(self, a: Journal) -> None:
+        await started(a)
+        ended = turn("t1", status="completed", output="done", last=3, ended_at=NOW)
+        await a.commit(KEY, Commit(turn=ended))
+        assert await a.turn(KEY, "t1") == ended
+
+
+def event_of(size: int) -> Segment:
+    """One event of about `size` bytes, whose characters take 1, 2, 3 and 4 bytes and meet every boundary."""
+    text = "aé€😀" * (size // 10)
+    return Segment.of([Event(1, 1, "t1", NOW, TextDelta(step=1, text=text)).encode()], "c1", EXPIRY)
+
+
+class Bytes(Fixtures):
+    async def test_a_full_segment_is_read_back_byte_for_byte(self, a: Journal, b: Journal) -> None:
+        full = segment(1, 102, text="😀é" * 1490)
+        assert SEGMENT_BYTES - 8192 < len(full.events.encode()) < SEGMENT_BYTES
+        await a.append(KEY, full)
+        assert await b.read(KEY, 0, NOW) == [full]
+
+    @pytest.mark.parametrize("size", [900 * 1024, 1024 * 1024 + 1, 1100 * 1024 + 2, 2 * 1024 * 1024 + 3])
+    async def test_an_event_too_large_for_one_document_is_read_back_byte_for_byte(
+        self, a: Journal, b: Journal, size: int
+    ) -> None:
+        large = event_of(size)
+        await a.append(KEY, large)
+        await a.append(KEY, segment(2, commit="c2"))
+        await a.append(KEY, large)
+        assert await b.read(KEY, 0, NOW) == [large, segment(2, commit="c2")]
+        assert (await b.standing(KEY)).last == 2
+
+    async def test_a_large_event_in_a_commit_is_read_back_byte_for_byte(self, a: Journal, b: Journal) -> None:
+        large = event_of(2 * 1024 * 1024)
+        await a.commit(KEY, replace(start(), segment=large))
+        assert await b.read(KEY, 0, NOW) == [large]
+        assert await a.commit(KEY, replace(start(), segment=large))
+
+    async def test_a_position_taken_by_a_large_event_is_taken(self, a: Journal, b: Journal) -> None:
+        await a.append(KEY, event_of(1100 * 1024))
+        with pytest.raises(LeaseLost):
+            await b.append(KEY, segment(1, commit="c2"))
+        with pytest.raises(LeaseLost):
+            await b.append(KEY, replace(event_of(2 * 1024 * 1024), commit="c3"))
+        assert await b.read(KEY, 0, NOW) == [event_of(1100 * 1024)]
+
+    async def test_what_is_over_the_limit_is_rejected_and_not_written(self, a: Journal) -> None:
+        with pytest.raises(JournalRejected):
+            await a.append(KEY, event_of(5 * 1024 * 1024))
+        with pytest.raises(JournalRejected):
+            await a.commit(KEY, replace(start(), segment=event_of(5 * 1024 * 1024)))
+        assert await a.standing(KEY) == Standing(None, None, None, 0)
+
+    async def test_what_is_not_unicode_is_rejected_and_not_written(self, a: Journal) -> None:
+        with pytest.raises(JournalRejected):
+            await a.append(KEY, replace(segment(1), events=segment(1).events.replace("w", "\ud800")))
+        with pytest.raises(JournalRejected):
+            await a.commit(KEY, replace(start(), turn=turn(output="\udc00")))
+        assert await a.standing(KEY) == Standing(None, None, None, 0)
+
+    async def test_every_field_of_a_turn_is_read_back_as_it_was_written(self, a: Journal, b: Journal) -> None:
+        tool = ToolState("1-1", 1, "look", {"a": [1, None, "é😀"]}, "read", "error", None, None, "m", 0.5)
+        odd: JsonValue = {"": [None, True, 1.5, -(2**53), "\u0000\u2028\r\n", {"nested": [[], [{}]]}]}
+        full = turn(
+            input=odd, last=9, ended_at=NOW + 9, output="", partial="p😀", tools=(tool, replace(tool, content=odd)),
+            error={"code": "x", "message": "y"}, usage={"input": 1, "output": 0}, retry_of="t0",
+        )  # fmt: skip
+        await a.commit(KEY, Commit(turn=full, new_turn=True))
+        assert await b.turn(KEY, "t1") == full
+        assert await b.turns(KEY, None, 9) == [full]
+
+
+class Reading(Fixtures):
+    async def fill(self, journal: Journal, *firsts: int, size: int = 3, expired: tuple[int, ...] = ()) -> None:
+        for first in firsts:
+            expires_at = NOW if first in expired else EXPIRY
+            await journal.append(KEY, segment(first, first + size - 1, commit=f"c{first}", expires_at=expires_at))
+
+    async def firsts(self, journal: Journal, since: int = 0, limit: int = 1000, now: int = NOW) -> list[int]:
+        return [segment.first for segment in await journal.read(KEY, since, now, limit)]
+
+    async def test_a_session_nobody_wrote_is_empty(self, a: Journal) -> None:
+        standing = await a.standing(KEY)
+        assert standing == Standing(None, None, None, 0)
+        assert (standing.seq, standing.epoch, standing.owned(NOW)) == (0, 0, False)
+        assert await a.read(KEY, 0, NOW) == []
+        assert await a.turn(KEY, "t1") is None
+        assert await a.control(KEY) is None
+
+    async def test_reading_since_an_event_begins_with_the_segment_that_holds_it(self, a: Journal) -> None:
+        await self.fill(a, 1, 4, 7)
+        assert [await self.firsts(a, since) for since in (0, 1, 3)] == [[1, 4, 7]] * 3
+        assert [await self.firsts(a, since) for since in (4, 5, 6)] == [[4, 7]] * 3
+        assert [await self.firsts(a, since) for since in (7, 9, 10, 10**9)] == [[7], [7], [], []]
+
+    async def test_segments_come_in_order_whatever_the_order_and_length_of_their_numbers(self, a: Journal) -> None:
+        numbers = [1, 9, 10, 99, 100, 999, 1000, 123456789012]
+        await asyncio.gather(*(self.fill(a, first, size=1) for first in reversed(numbers)))
+        assert await self.firsts(a) == numbers
+        assert (await a.standing(KEY)).last == 123456789012
+
+    async def test_paging_with_a_limit_gives_every_segment_once(self, a: Journal) -> None:
+        await asyncio.gather(*(self.fill(a, first) for first in range(1, 76, 3)))
+        pages, since = [], 0
+        while page := await a.read(KEY, since, NOW, 7):
+            pages.append([segment.first for segment in page])
+            since = page[-1].last + 1
+        assert [len(page) for page in pages] == [7, 7, 7, 4]
+        assert [first for page in pages for first in page] == list(range(1, 76, 3))
+
+    async def test_expired_segments_are_left_out_and_a_hole_shows(self, a: Journal) -> None:
+        await self.fill(a, 1, 4, 7, 10, expired=(1, 7))
+        found = await a.read(KEY, 0, NOW)
+        assert [(segment.first, segment.last) for segment in found] == [(4, 6), (10, 12)]
+        assert await self.firsts(a, since=8) == [10]
+        assert await self.firsts(a, now=NOW - 1) == [1, 4, 7, 10]
+
+    async def test_a_limit_counts_only_what_has_not_expired(self, a: Journal) -> None:
+        await self.fill(a, *range(1, 31, 3), expired=tuple(range(1, 25, 3)))
+        assert await self.firsts(a, limit=2) == [25, 28]
+        assert await self.firsts(a, limit=1) == [25]
+
+    async def test_the_standing_counts_expired_segments(self, a: Journal) -> None:
+        await self.fill(a, 1, 4, expired=(1, 4))
+        assert await a.read(KEY, 0, NOW) == []
+        assert (await a.standing(KEY)).seq == 6
+
+    async def test_the_standing_counts_the_head_where_segments_are_gone(self, a: Journal) -> None:
+        await a.commit(KEY, Commit(head=head(7, 40), lease=lease(3)))
+        standing = await a.standing(KEY)
+        assert (standing.seq, standing.epoch) == (40, 7)
+
+    async def test_turns_are_paged_backwards_each_page_oldest_first(self, a: Journal) -> None:
+        records = [turn(f"t{n}", n) for n in (1, 5, 9, 20, 100)]
+        await asyncio.gather(*(a.commit(KEY, Commit(turn=record, new_turn=True)) for record in records))
+        assert await a.turns(KEY, None, 2) == records[3:]
+        assert await a.turns(KEY, 20, 2) == records[1:3]
+        assert await a.turns(KEY, 5, 2) == records[:1]
+        assert await a.turns(KEY, 1, 2) == []
+
+    async def test_sessions_are_paged_newest_first_without_the_deleted(self, a: Journal) -> None:
+        heads = {f"s{n}": head(at=NOW + n, deleted=n % 3 == 0) for n in range(10)}
+        await asyncio.gather(*(a.commit(SessionKey("ann", name), Commit(head=h)) for name, h in heads.items()))
+        await a.commit(SessionKey("bob", "s99"), Commit(head=head(at=NOW + 99)))
+        first = await a.sessions("ann", None, 4)
+        assert [item.session for item in first] == ["s8", "s7", "s5", "s4"]
+        assert [item.head for item in first] == [heads[item.session] for item in first]
+        assert [item.session for item in await a.sessions("ann", NOW + 4, 4)] == ["s2", "s1"]
+
+    async def test_a_listed_head_carries_the_version_that_fits(self, a: Journal) -> None:
+        await started(a)
+        ((_, stored),) = await a.sessions("ann", None, 1)
+        await a.commit(KEY, Commit(head=replace(stored, seq=9)))
+        assert (await a.standing(KEY)).seq == 9
+
+
+class Deleting(Fixtures):
+    async def test_a_purge_leaves_the_head_and_nothing_else(self, a: Journal, b: Journal) -> None:
+        first = Documents.of(await a.commit(KEY, replace(start(), control=control("t1"))))
+        await asyncio.gather(*(a.append(KEY, segment(n, commit=f"c{n}")) for n in range(2, 40)))
+        await a.purge(KEY)
+        await b.purge(KEY)
+        standing, versions, *rest = await everything(b)
+        assert standing == Standing(first.head, None, None, 0)
+        assert versions == [first.head.version, None, None]
+        assert rest == [[], []]
+
+    async def test_a_purge_touches_no_other_session(self, a: Journal) -> None:
+        others = [SessionKey("ann", "s10"), SessionKey("ann", "s"), SessionKey("ann2", "s1"), SessionKey("an", "s1")]
+        for key in (KEY, *others):
+            await a.commit(key, start())
+        await a.purge(KEY)
+        for key in others:
+            assert await a.read(key, 0, NOW) == [start().segment]
+            assert await a.turn(key, "t1") == turn()
+
+    async def test_the_tombstone_keeps_positions_and_epochs_from_coming_back(self, a: Journal, b: Journal) -> None:
+        first = await started(a)
+        tomb = replace(first.head, epoch=2, seq=2, turn=None, deleted=True)
+        await b.commit(KEY, replace(takeover(2, "c2", first.lease), head=tomb))
+        await b.purge(KEY)
+        await a.append(KEY, segment(2, 4, commit="zombie"))
+        standing = await b.standing(KEY)
+        assert (standing.epoch, standing.seq) == (2, 4)
+        with pytest.raises(LeaseLost):
+            await a.renew(KEY, replace(first.lease, commit="zombie"))
+
+
+class Company(Fixtures):
+    """Writes that share a group do not share its fate."""
+
+    async def test_two_hundred_sessions_append_at_once_each_in_order(self, a: Journal, b: Journal) -> None:
+        keys = [SessionKey(f"u{n % 7}", f"s{n}") for n in range(200)]
+
+        async def write(key: SessionKey) -> None:
+            for n in range(1, 21):
+                await a.append(key, segment(n, commit=f"{key}-{n}", text=f"{key}"))
+
+        await asyncio.gather(*map(write, keys))
+        for key in keys:
+            found = await b.read(key, 0, NOW)
+            assert found == [segment(n, commit=f"{key}-{n}", text=f"{key}") for n in range(1, 21)]
+
+    async def test_a_write_that_is_refused_harms_nobody_else(self, a: Journal) -> None:
+        good = [SessionKey("ann", f"s{n}") for n in range(20)]
+        await a.append(KEY, segment(1))
+        bad = [
+            a.append(KEY, segment(1, commit="other")),
+            a.append(SessionKey("bob", "big"), event_of(5 * 1024 * 1024)),
+            a.append(SessionKey("bob", "bad"), replace(segment(1), events="\ud800")),
+            a.commit(KEY, start("other")),
+            a.renew(KEY, lease()),
+        ]
+        _, errors = await outcomes(*bad[:3], *(a.append(key, segment(1)) for key in good if key != KEY), *bad[3:])
+        assert [type(error) for error in errors] == [LeaseLost, JournalRejected, JournalRejected, Conflict, LeaseLost]
+        assert all([await a.read(key, 0, NOW) == [segment(1)] for key in good])
+
+    async def test_a_waiter_that_gives_up_disturbs_nobody(self, a: Journal) -> None:
+        keys = [SessionKey("ann", f"s{n}") for n in range(30)]
+        writes = [asyncio.create_task(a.append(key, segment(1))) for key in keys]
+        await asyncio.sleep(0)
+        for task in writes[::2]:
+            task.cancel()
+        await asyncio.wait(writes)
+        assert [task.exception() for task in writes[1::2]] == [None] * 15
+        for key in keys:
+            await a.append(key, segment(1))
+            assert await a.read(key, 0, NOW) == [segment(1)]
+
+    async def test_what_is_pending_is_written_before_the_journal_closes(self, a: Journal, b: Journal) -> None:
+        writes = [asyncio.create_task(a.append(SessionKey("ann", f"s{n}"), segment(1))) for n in range(30)]
+        await asyncio.sleep(0)
+        await a.close()
+        await asyncio.gather(*writes)
+        assert all([await b.read(SessionKey("ann", f"s{n}"), 0, NOW) for n in range(30)])
+
+    async def test_ids_of_odd_characters_never_meet(self, a: Journal, b: Journal) -> None:
+        odd = [
+            "a/b",
+            "a%2Fb",
+            "a%252Fb",
+            "a",
+            "a ",
+            " a",
+            "A",
+            ".",
+            "..",
+            "__a__",
+            "é",
+            "e\u0301",
+            "😀",
+            "%",
+            "a\\b",
+            "'--",
+        ]
+        keys = [SessionKey(uid, session) for uid in odd for session in ("s", "journal")]
+        await asyncio.gather(*(a.commit(key, replace(start(), turn=turn(agent=str(key)))) for key in keys))
+        for key in keys:
+            assert [record.agent for record in await b.turns(key, None, 9)] == [str(key)]
+        for uid in odd:
+            assert {item.session for item in await b.sessions(uid, None, 9)} == {"s", "journal"}
+
+
+class Waking(Fixtures):
+    async def woken(self, journal: Journal, after: int, write: Awaitable[Any], timeout: float = 30) -> float:
+        """Seconds until `wait` returns, beside a write that is made once it waits."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        waiting = asyncio.create_task(journal.wait(KEY, after, timeout))
+        await asyncio.sleep(0)
+        await write
+        await waiting
+        return loop.time() - began
+
+    async def test_news_of_this_process_and_of_another_wake_who_waits(self, a: Journal, b: Journal) -> None:
+        await started(a)
+        assert await self.woken(a, 1, a.append(KEY, segment(2, commit="c2"))) < 10
+        assert await self.woken(a, 2, b.append(KEY, segment(3, commit="c3"))) < 10
+        assert await self.woken(a, 3, b.commit(KEY, Commit(segment(4, commit="c4")))) < 10
+
+    async def test_news_that_came_before_the_wait_wake_too(self, a: Journal, b: Journal) -> None:
+        await b.append(KEY, segment(1, 3))
+        assert await self.woken(a, 2, asyncio.sleep(0)) < 10
+
+    async def test_a_wait_ends_after_its_timeout(self, a: Journal) -> None:
+        await started(a)
+        assert await self.woken(a, 1, asyncio.sleep(0), timeout=0.1) < 10
+
+    async def test_a_store_that_answers_passes_its_check(self, a: Journal) -> None:
+        await a.check()
+
+
+class JournalContract(Races, Leases, Atomicity, Bytes, Reading, Deleting, Company, Waking):
+    """All of it."""
