@@ -65,7 +65,7 @@ def open_journal(settings: Settings) -> Journal:
     url = urlsplit(settings.journal)
     if url.scheme == "sqlite":
         return SqliteJournal(unquote(url.path[1:]), clock=now)
-    return FirestoreJournal(url.netloc, url.path.removeprefix("/"))
+    return FirestoreJournal(url.netloc, url.path.removeprefix("/"), emulator=settings.emulator or None)
 
 
 def load_agents(name: str) -> dict[str, AgentFunction]:

@@ -68,6 +68,7 @@ class Settings(BaseSettings):
     auth: Annotated[str, AfterValidator(_auth)] = "dev"
     agent: Annotated[str, AfterValidator(_agent)] = "legato.demo:agent"
     origins: Annotated[str, NoDecode, AfterValidator(_origins)] = ""
+    emulator: Annotated[str, Field(validation_alias="FIRESTORE_EMULATOR_HOST")] = ""
 
     ping: Seconds = 8
     flush: Seconds = 0.5
