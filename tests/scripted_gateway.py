@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +22,10 @@ class ScriptedStream(Stream):
     def __init__(self, frames: list[bytes | Exception], *, endless: bool = False) -> None:
         self.id, self.session, self.turn = "st_1", "s1", "t1"
         self._script, self._endless = frames, endless
-        self.opened, self.closed = asyncio.Event(), asyncio.Event()
+        self.closed = threading.Event()
         self.given = 0
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        self.opened.set()
         try:
             for frame in self._script:
                 if isinstance(frame, Exception):
@@ -102,10 +102,13 @@ class Stage:
     settings: Settings = field(default_factory=lambda: Settings(origins="https://app.example.com", body_bytes=2000))
     instance: str = "i1"
     built: int = 0
+    broken: Exception | None = None
     closed: bool = False
 
     def build(self) -> Stage:
         self.built += 1
+        if self.broken:
+            raise self.broken
         return self
 
     async def close(self) -> None:

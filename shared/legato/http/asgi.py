@@ -26,8 +26,9 @@ class AsgiFace:
     It is built by the first request, in the process and the event loop that serve it.
     """
 
-    def __init__(self, build: Callable[[], Served]) -> None:
+    def __init__(self, build: Callable[[], Served], stalled: float = STALLED) -> None:
         self._build = build
+        self._stalled = stalled
         self._served: Served | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,11 +50,22 @@ class AsgiFace:
         try:
             served = self._served = self._served or self._build()
         except Exception as error:
-            await _send(failed(request, error), receive, send)
+            await self._send(failed(request, error), receive, send)
             return
         body = await _read(receive, request.room(served.settings.body_bytes))
         if body is not None:
-            await _send(await handle(served, replace(request, body=body)), receive, send)
+            await self._send(await handle(served, replace(request, body=body)), receive, send)
+
+    async def _send(self, answer: Answer, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": answer.status, "headers": _headers(answer)}
+        if isinstance(answer.body, bytes):
+            await send(start)
+            await send({"type": "http.response.body", "body": answer.body})
+            return
+        async with aclosing(answer.body) as frames:
+            await send(start)
+            if await _Pump(frames, send, self._stalled).run(receive):
+                await send({"type": "http.response.body", "body": b""})
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -88,25 +100,18 @@ async def _read(receive: Receive, room: int) -> bytes | None:
     return bytes(body)
 
 
-async def _send(answer: Answer, receive: Receive, send: Send) -> None:
-    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
-    if isinstance(answer.body, bytes):
-        if answer.status not in (204, 304):
-            headers.append((b"content-length", str(len(answer.body)).encode()))
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
-        return
-    async with aclosing(answer.body) as frames:
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        if await _Pump(frames, send).run(receive):
-            await send({"type": "http.response.body", "body": b""})
+def _headers(answer: Answer) -> list[tuple[bytes, bytes]]:
+    headers = dict(answer.headers)
+    if isinstance(answer.body, bytes) and answer.status not in (204, 304):
+        headers["Content-Length"] = str(len(answer.body))
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
 
 class _Pump:
     """Carries one stream's frames to its client until they end, the client leaves, or it takes nothing for too long."""
 
-    def __init__(self, frames: AsyncGenerator[bytes, None], send: Send) -> None:
-        self._frames, self._send = frames, send
+    def __init__(self, frames: AsyncGenerator[bytes, None], send: Send, stalled: float) -> None:
+        self._frames, self._send, self._stalled = frames, send, stalled
         self._sending = False
         self._sent = 0
         self._looked = -1
@@ -115,8 +120,8 @@ class _Pump:
         """True when the stream came to its end."""
         tasks = {carrying := asyncio.create_task(self._carry()), asyncio.create_task(_left(receive))}
         try:
-            while not (await asyncio.wait(tasks, timeout=STALLED, return_when=asyncio.FIRST_COMPLETED))[0]:
-                if self._stalled():
+            while not (await asyncio.wait(tasks, timeout=self._stalled, return_when=asyncio.FIRST_COMPLETED))[0]:
+                if self._stuck():
                     break
             return carrying.done() and carrying.exception() is None
         finally:
@@ -131,7 +136,7 @@ class _Pump:
             self._sending = False
             self._sent += 1
 
-    def _stalled(self) -> bool:
+    def _stuck(self) -> bool:
         """Whether one and the same frame was being sent at the last look and at this one."""
         stuck, self._looked = self._sending and self._looked == self._sent, self._sent
         return stuck

@@ -6,6 +6,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -95,13 +96,19 @@ class Core:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._ended = asyncio.Event()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="legato-core", daemon=True).start()
+                ready: Future[asyncio.AbstractEventLoop] = Future()
+                self._thread = threading.Thread(
+                    target=asyncio.run, args=[self._live(ready)], name="legato-core", daemon=True
+                )
+                self._thread.start()
+                self._loop = ready.result()
             return self._loop
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -109,7 +116,14 @@ class Core:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        """Cancels what runs on the loop and ends it."""
+        if self._loop and self._thread:
+            self._loop.call_soon_threadsafe(self._ended.set)
+            self._thread.join()
+
+    async def _live(self, ready: Future[asyncio.AbstractEventLoop]) -> None:
+        ready.set_result(asyncio.get_running_loop())
+        await self._ended.wait()
 
 
 class Handover(Iterator[bytes]):
