@@ -106,11 +106,16 @@ class Server:
         return time.monotonic() - began
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(end_group, self.process, 0)
+        if self._process:
+            await asyncio.to_thread(end_group, self._process, 0)
         self._port.release()
 
 
