@@ -133,11 +133,10 @@ class Reader:
 
     def _moved(self, records: list[Record], frames: list[bytes] | None) -> Batch:
         over = False
-        if self.turn is not None:
-            ends = (i for i, r in enumerate(records) if r.type in TERMINAL and r.turn == self.turn)
-            end = next(ends, None)
-            if end is not None:
-                over, records, frames = True, records[: end + 1], frames and frames[: end + 1]
+        for index, record in enumerate(records):
+            if record.type in TERMINAL and record.turn == self.turn:
+                over, records, frames = True, records[: index + 1], frames and frames[: index + 1]
+                break
         self.cursor = records[-1].cursor
         self._exact = False
         return Batch(records, frames, over=over)
@@ -223,14 +222,14 @@ class Stream:
 
     async def _next(self, timeout: float) -> Batch | None:
         reader = self._reader
+        if reader.feed is not None:
+            assert reader.cursor
+            await reader.feed.wait(reader.cursor.seq, timeout)
+            return reader.live()
         if self._reading is None:
             batch = reader.live()
-            if batch is not None:
+            if batch is not None or reader.feed is not None:
                 return batch
-            if reader.feed is not None:
-                assert reader.cursor
-                await reader.feed.wait(reader.cursor.seq, timeout)
-                return reader.live()
             self._reading = asyncio.create_task(reader.stored(timeout))
         await asyncio.wait({self._reading}, timeout=timeout)
         if not self._reading.done():

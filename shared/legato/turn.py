@@ -12,8 +12,9 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Final, Literal
 
 from pydantic import JsonValue, TypeAdapter
@@ -183,6 +184,23 @@ def advance(turn: TurnState, payload: Payload) -> TurnState:
     handler = _HANDLERS.get(payload.type)
     moved = handler(turn, payload) if handler else turn
     return moved if moved.status == status else replace(moved, status=status)
+
+
+def merged(payloads: Iterable[Payload]) -> Iterator[Payload]:
+    """The same payloads with neighbouring deltas of one step put together: `advance` over them gives the same turn."""
+    for (kind, step), group in groupby(payloads, key=_speech):
+        if kind == "text.delta":
+            yield events.TextDelta(step=step, text="".join(delta.text for delta in group))  # type: ignore[attr-defined]
+        elif kind == "reasoning.delta":
+            yield events.ReasoningDelta(step=step, text="".join(delta.text for delta in group))  # type: ignore[attr-defined]
+        else:
+            yield from group
+
+
+def _speech(payload: Payload) -> tuple[str, int]:
+    if isinstance(payload, events.TextDelta | events.ReasoningDelta):
+        return payload.type, payload.step
+    return "", 0
 
 
 def _text(turn: TurnState, payload: events.TextDelta) -> TurnState:

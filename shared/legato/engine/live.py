@@ -43,7 +43,7 @@ class LiveTurn:
 
     @property
     def id(self) -> str:
-        return self.writer.state.turn
+        return self.writer.turn
 
     def cancel(self, wish: Cancel) -> None:
         """Asks model, tools and agent to stop. Only the first wish counts."""

@@ -45,7 +45,7 @@ class OpenTurn:
 
     @property
     def id(self) -> str:
-        return self._writer.state.turn
+        return self._writer.turn
 
     @property
     def input(self) -> JsonValue:
@@ -172,7 +172,8 @@ class _Ready:
         self._writer = writer
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._writer.ready().__await__()
+        if not self._writer.ready:
+            yield from self._writer.caught_up().__await__()
 
 
 class _Progress:

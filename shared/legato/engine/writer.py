@@ -17,6 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 from typing import NamedTuple
 
 from legato.engine.feed import Feed
@@ -25,7 +26,7 @@ from legato.engine.runtime import Runtime, persist
 from legato.errors import Conflict, LeaseLost, Refused
 from legato.events import SHOWN_EARLY, TERMINAL, Event, Payload, Record
 from legato.journal import SEGMENT_BYTES, Commit, Head, Segment, SessionKey, TurnRecord
-from legato.turn import TurnState, advance
+from legato.turn import TurnState, advance, merged
 
 Ending = Callable[[TurnState, Record], TurnRecord]
 """Makes the record of an ended turn from its last state and its terminal event."""
@@ -38,19 +39,21 @@ class _Item(NamedTuple):
 
 
 class Writer:
-    """`state` is the turn with every event numbered so far, shown or not; `seq` the last number given."""
+    """`seq` is the last number given."""
 
     def __init__(
         self, runtime: Runtime, key: SessionKey, holding: Holding, head: Head, state: TurnState, fence: Segment
     ) -> None:
         """`fence` is what began this epoch; `state` is the turn up to and with it."""
-        self.state = state
+        self.turn = state.turn
         self.seq = fence.last
         self.feed = Feed(fence, runtime.settings.feed_bytes)
         self._runtime = runtime
         self._key = key
         self._holding = holding
         self._head = head
+        self._state = state
+        self._unreduced: list[Payload] = []
         self._acknowledged = fence.last
         self._pending: deque[_Item] = deque()
         self._sent: list[_Item] = []
@@ -63,12 +66,20 @@ class Writer:
         self._timer: asyncio.TimerHandle | None = None
         self._progress = asyncio.Event()
 
+    @property
+    def state(self) -> TurnState:
+        """The turn with every event numbered so far, shown or not."""
+        if self._unreduced:
+            self._state = reduce(advance, merged(self._unreduced), self._state)
+            self._unreduced.clear()
+        return self._state
+
     # What agents and tools say.
 
     def show(self, payload: Payload) -> None:
         """Numbers an event that may be seen before it is durable. Raises LeaseLost, Refused."""
         item = self._number(payload)
-        if self._hidden or self._behind() or not self._holding.live:
+        if self._hidden or self._must_wait(item.at):
             self._hidden.append(item.record)
         else:
             self.feed.show((item.record,))
@@ -90,12 +101,17 @@ class Writer:
         while self._acknowledged < wanted:
             await self._next_acknowledgement()
 
-    async def ready(self) -> None:
-        """Returns when the journal is close enough behind for the model to go on. Raises LeaseLost."""
-        await self._holding.assure()
-        while self._behind():
-            await self._next_acknowledgement()
+    @property
+    def ready(self) -> bool:
+        """The journal is close enough behind for the model to go on, and the lease lasts."""
+        return not self._must_wait(self._runtime.clock())
+
+    async def caught_up(self) -> None:
+        """Returns when it is `ready`. Raises LeaseLost."""
+        while not self.ready:
             await self._holding.assure()
+            if not self.ready:
+                await self._next_acknowledgement()
 
     async def finish(self, payload: Payload, ending: Ending) -> None:
         """Commits the terminal event with all that is pending, and the turn's record; returns when it is durable."""
@@ -185,12 +201,17 @@ class Writer:
         self._holding.check()
         if self._failure:
             raise self._failure
-        if not self.state.accepts(payload.type):
-            raise Refused("turn_ended", f"the turn is {self.state.status} and takes no {payload.type}")
+        early = payload.type in SHOWN_EARLY
+        state = self._state if early else self.state
+        if not state.accepts(payload.type):
+            raise Refused("turn_ended", f"the turn is {state.status} and takes no {payload.type}")
         at = self._runtime.clock()
-        record = Event(self.seq + 1, self._holding.epoch, self.state.turn, at, payload).encode()
+        record = Event(self.seq + 1, self._holding.epoch, self.turn, at, payload).encode()
         self.seq = record.seq
-        self.state = advance(self.state, payload)
+        if early:
+            self._unreduced.append(payload)
+        else:
+            self._state = advance(state, payload)
         return _Item(record, len(record.data.encode()), at)
 
     def _enqueue(self, item: _Item) -> None:
@@ -218,12 +239,15 @@ class Writer:
             self._timer.cancel()
         self._timer = None
 
-    def _behind(self) -> bool:
+    def _must_wait(self, now: int) -> bool:
+        """Too much is uncommitted, or for too long, or the lease has run out."""
+        if now >= self._holding.lease.expires_at:
+            return True
         if not (self._sent or self._pending):
             return False
         oldest = self._sent[0].at if self._sent else self._pending[0].at
         settings = self._runtime.settings
-        return self._size >= settings.pending_bytes or self._runtime.clock() - oldest >= settings.pending_seconds * 1000
+        return self._size >= settings.pending_bytes or now - oldest >= settings.pending_seconds * 1000
 
     def _acknowledge(self) -> None:
         self._acknowledged = self._sent[-1].record.seq
@@ -235,7 +259,7 @@ class Writer:
 
     def _show_hidden(self) -> None:
         """Shows what is durable now, and what may be shown early behind it."""
-        early = self._holding.live and not self._behind()
+        early = self.ready
         shown: list[Record] = []
         while self._hidden:
             record = self._hidden[0]
