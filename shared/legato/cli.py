@@ -1,0 +1,109 @@
+"""The command line: `legato dev`, `chat`, `journal`, `demo`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import httpx
+from rich.console import Console
+
+from legato.dev.supervisor import CannotStart, Dev
+from legato.errors import LegatoError, SettingsError
+from legato.terminal.screen import Screen
+from legato.terminal.showcase import showcase
+
+FAILED, WRONG, STOPPED = 1, 2, 130
+STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+DEMO_SECONDS: Final = 60.0
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.version_option(package_name="legato")
+def main() -> None:
+    """An agent's turn that cannot be lost."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+@main.command()
+@click.option("--instances", type=click.IntRange(1, 32), default=2, help="Worker processes behind the port.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, help="0 takes a free one.")
+@click.option("--journal", metavar="URL", help="sqlite:///PATH or firestore://PROJECT/DATABASE  [LEGATO_JOURNAL]")
+@click.option("--agent", metavar="MODULE:ATTRIBUTE", help="The agent to serve  [LEGATO_AGENT]")
+def dev(instances: int, port: int, journal: str | None, agent: str | None) -> None:
+    """Serve an agent here, with an embedded journal, from several processes."""
+    asked = {"LEGATO_JOURNAL": journal, "LEGATO_AGENT": agent}
+    env = {**os.environ, **{name: value for name, value in asked.items() if value is not None}}
+    _run(_serve(port, instances, env), stopped=0)
+
+
+async def _serve(port: int, instances: int, env: Mapping[str, str]) -> None:
+    async with Dev(port, instances, env, _say) as running:
+        about = running.workers[0].about
+        _say(f"Legato serves {about['agent']} at {running.url}")
+        _say(f"Workers: {', '.join(str(worker.pid) for worker in running.workers)}. Journal: {about['journal']}")
+        _say(f"Try:   {_curl(running.url)}")
+        _say(f"Talk:  legato chat --url {running.url}")
+        _say("Stop:  Ctrl-C")
+        await asyncio.Event().wait()
+
+
+def _curl(url: str) -> str:
+    return (
+        f"curl -N {url}/v1/sessions/hello/turns -H 'Authorization: Bearer dev:me' "
+        """-H 'Content-Type: application/json' -d '{"input": "/say 20 5"}'"""
+    )
+
+
+@main.command()
+def demo() -> None:
+    """Cut a turn in mid-sentence and get the rest from another process."""
+    _run(_demo(sys.stdin.isatty() and sys.stdout.isatty()), stopped=STOPPED)
+
+
+async def _demo(interactive: bool) -> None:
+    screen = Screen(Console())
+    with tempfile.TemporaryDirectory(prefix="legato-demo-") as directory:
+        ledger = Path(directory) / "ledger.jsonl"
+        ours = {"LEGATO_JOURNAL": f"sqlite:///{directory}/journal.sqlite", "LEGATO_DEMO_LEDGER": str(ledger)}
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("LEGATO_", "K_SERVICE"))}
+        async with Dev(0, 2, {**env, **ours}, screen.line) as running:
+            screen.line(f"{len(running.workers)} instances behind {running.url}, one journal.")
+            async with asyncio.timeout(DEMO_SECONDS):
+                await showcase(running.url, ledger, screen)
+
+
+def _say(line: str) -> None:
+    """The terminal may be gone, and what is said to it with it; what runs goes on until it is told to stop."""
+    with suppress(OSError):
+        click.echo(line)
+
+
+def _run(work: Coroutine[Any, Any, None], stopped: int) -> None:
+    """Runs `work` until it ends, or a signal of STOPS that this process does not ignore cancels it."""
+    try:
+        asyncio.run(_stoppable(work))
+    except asyncio.CancelledError:
+        sys.exit(stopped)
+    except (LegatoError, httpx.HTTPError, TimeoutError) as wrong:
+        click.echo(f"legato: {' '.join(str(wrong).split()) or type(wrong).__name__}", err=True)
+        sys.exit(WRONG if isinstance(wrong, CannotStart | SettingsError) else FAILED)
+
+
+async def _stoppable(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.current_task()
+    assert task
+    for number in STOPS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    await work

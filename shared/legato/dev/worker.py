@@ -1,0 +1,97 @@
+"""One worker of `legato dev`: the ASGI face on a port of its own, for exactly as long as its parent lives.
+
+`python -m legato.dev.worker FD`: FD is one end of a socket pair. The worker says one line of JSON there, what it serves
+or why it cannot; its parent says nothing, and when the other end is closed, by whatever death, the worker ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import uvicorn
+import uvloop
+
+from legato.app import App, build
+from legato.errors import LegatoError
+from legato.http.asgi import AsgiFace
+from legato.settings import read_settings
+
+END_SECONDS: Final = 3.0
+
+
+async def serve(link: socket.socket) -> int:
+    try:
+        app = await _open()
+    except Exception as wrong:
+        _tell(link, {"error": _said(wrong)})
+        return 2
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = _server(app)
+        _when_closed(link, lambda: _end(server))
+        _tell(link, {"port": listening.getsockname()[1], **_about(app)})
+        await server.serve(sockets=[listening])
+    await app.close()
+    return 0
+
+
+async def _open() -> App:
+    app = build(read_settings(os.environ.get("K_SERVICE")))
+    await app.journal.check()
+    return app
+
+
+def _server(app: App) -> uvicorn.Server:
+    face = AsgiFace(lambda: app)
+    return uvicorn.Server(
+        uvicorn.Config(face, lifespan="off", ws="none", access_log=False, log_config=None, timeout_graceful_shutdown=1)
+    )
+
+
+def _about(app: App) -> dict[str, Any]:
+    return {"instance": app.instance, "journal": app.settings.journal, "agent": app.settings.agent}
+
+
+def _said(wrong: Exception) -> str:
+    text = " ".join(str(wrong).split())
+    return text if isinstance(wrong, LegatoError) else f"{type(wrong).__name__}: {text}"
+
+
+def _tell(link: socket.socket, fields: dict[str, Any]) -> None:
+    link.sendall(json.dumps(fields).encode() + b"\n")
+
+
+def _when_closed(link: socket.socket, then: Callable[[], None]) -> None:
+    """A thread, since it must see the end even while an agent blocks the event loop."""
+
+    def watch() -> None:
+        while link.recv(1):
+            pass
+        then()
+
+    threading.Thread(target=watch, name="legato-parent", daemon=True).start()
+
+
+def _end(server: uvicorn.Server) -> None:
+    server.should_exit = True
+    threading.Event().wait(END_SECONDS)
+    os._exit(1)
+
+
+def main() -> None:
+    link = socket.socket(fileno=int(sys.argv[1]))
+    link.set_inheritable(False)
+    logging.basicConfig(level=logging.WARNING, format=f"worker {os.getpid()}: %(levelname)s %(name)s: %(message)s")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(serve(link)))
+
+
+if __name__ == "__main__":
+    main()

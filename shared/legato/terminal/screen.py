@@ -1,0 +1,63 @@
+"""A terminal, or a pipe, that turns are written to: running text, and lines of their own between it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from rich.console import Console
+
+from legato.terminal.view import Kind, Piece, difference, in_words, printable
+from legato.turn import TurnState
+
+_MARKS: Final[dict[Kind, tuple[str, str]]] = {
+    "call": ("→ ", "cyan"),
+    "progress": ("… ", "dim"),
+    "result": ("← ", "green"),
+    "error": ("✗ ", "red"),
+    "note": ("— ", "yellow"),
+    "end": ("■ ", "red"),
+}
+_RUNNING: Final[dict[Kind, str]] = {"text": "", "reasoning": "dim italic"}
+
+
+class Screen:
+    """Remembers whether a line is open, and which turn it has shown how far."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._open = False
+        self._shown: TurnState | None = None
+
+    def show(self, turn: TurnState) -> None:
+        """Writes what of `turn` has not been written yet."""
+        shown = self._shown if self._shown and self._shown.turn == turn.turn else None
+        self._write(difference(shown, turn))
+        self._shown = turn
+        if turn.ended:
+            self.end_line()
+
+    def asked(self, turn: TurnState) -> None:
+        self.line(f"> {in_words(turn.input)}", "bold")
+
+    def line(self, text: str, style: str = "") -> None:
+        self.end_line()
+        self._console.out(printable(text), style=style, highlight=False)
+
+    def end_line(self) -> None:
+        if self._open:
+            self._console.out("")
+        self._open = False
+
+    def prompt(self) -> None:
+        self.end_line()
+        self._console.out("> ", style="bold", end="")
+
+    def _write(self, pieces: Iterable[Piece]) -> None:
+        for kind, text in pieces:
+            if kind in _RUNNING:
+                self._console.out(printable(text), style=_RUNNING[kind], highlight=False, end="")
+                self._open = not text.endswith("\n")
+            else:
+                mark, style = _MARKS[kind]
+                self.line(mark + text, style)
