@@ -53,8 +53,8 @@ def control(*turns: str, version: Version = None) -> Control:
 
 
 def turn(name: str = "t1", first: int = 1, **changes: Any) -> TurnRecord:
-    defaults = {"status": "streaming", "agent": "demo", "input": "hi"}
-    return TurnRecord(turn=name, first=first, started_at=NOW, expires_at=NOW + 720 * HOUR, **{**defaults, **changes})
+    record = TurnRecord(name, "streaming", "demo", "hi", first, NOW, NOW + 720 * HOUR)
+    return replace(record, **changes)
 
 
 def start(commit: str = "c1", owner: str = "a") -> Commit:

@@ -1,4 +1,4 @@
-"""Group commit: writes of many sessions share one RPC, and each waiter gets the answer to its own write alone.
+"""Group commit: writes of many sessions share one RPC or transaction, and each waiter gets the answer to its own alone.
 
 - Nothing in flight: what there is goes at once. Else what arrives goes into the next group, which starts when the
   wire is free again or after LINGER, with a few groups in flight at most.
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from legato.errors import JournalRejected
 
+Answer = TypeVar("Answer")
 Outcome = int | Exception
 """The new version of a written document, or why it was not written."""
 
@@ -24,13 +25,13 @@ LINGER: Final = 0.005
 
 
 @dataclass(slots=True)
-class _Waiting:
-    name: str
+class _Waiting(Generic[Answer]):
+    name: Hashable
     size: int
     write: Any
-    outcome: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    outcome: asyncio.Future[Answer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
-    def settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: Answer | Exception) -> None:
         if self.outcome.done():
             return
         if isinstance(outcome, Exception):
@@ -39,12 +40,12 @@ class _Waiting:
             self.outcome.set_result(outcome)
 
 
-class Grouping:
+class Grouping(Generic[Answer]):
     """`send` takes the writes of a group and gives one outcome for each. Raises what befell the group as a whole."""
 
     def __init__(
         self,
-        send: Callable[[list[Any]], Awaitable[Sequence[Outcome]]],
+        send: Callable[[list[Any]], Awaitable[Sequence[Answer | Exception]]],
         *,
         in_flight: int,
         max_writes: int,
@@ -52,13 +53,13 @@ class Grouping:
     ) -> None:
         self._send, self._in_flight = send, in_flight
         self._max_writes, self._max_bytes = max_writes, max_bytes
-        self._pending: deque[_Waiting] = deque()
+        self._pending: deque[_Waiting[Answer]] = deque()
         self._groups: set[asyncio.Task[None]] = set()
         self._due: asyncio.Handle | None = None
 
-    async def put(self, name: str, size: int, write: Any) -> int:
-        """Writes one document of `size` bytes; gives its version. Raises what its own write or its group met."""
-        waiting = _Waiting(name, size, write)
+    async def put(self, name: Hashable, size: int, write: Any) -> Answer:
+        """Writes one document of `size` bytes; gives the answer to it. Raises what its own write or its group met."""
+        waiting: _Waiting[Answer] = _Waiting(name, size, write)
         self._pending.append(waiting)
         self._schedule()
         return await waiting.outcome
@@ -93,9 +94,9 @@ class Grouping:
             self._due = None
         self._schedule()
 
-    def _take(self) -> list[_Waiting]:
-        group: list[_Waiting] = []
-        names: set[str] = set()
+    def _take(self) -> list[_Waiting[Answer]]:
+        group: list[_Waiting[Answer]] = []
+        names: set[Hashable] = set()
         room = self._max_bytes
         while self._pending and len(group) < self._max_writes:
             following = self._pending[0]
@@ -109,7 +110,7 @@ class Grouping:
             room -= following.size
         return group
 
-    async def _deliver(self, group: list[_Waiting]) -> None:
+    async def _deliver(self, group: list[_Waiting[Answer]]) -> None:
         try:
             outcomes = await self._send([waiting.write for waiting in group])
         except JournalRejected as refused:

@@ -10,19 +10,19 @@ import asyncio
 import json
 import sqlite3
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import aiosqlite
 
-from legato.errors import JournalRejected, JournalUnavailable, LegatoError
+from legato.errors import JournalRejected, LegatoError
 from legato.journal import Commit, Control, Lease, Segment, SessionItem, SessionKey, Standing, TurnRecord
 from legato.journal import sqlite_rows as rows
 from legato.journal import sqlite_writes as writes
+from legato.journal.grouping import Grouping
 from legato.journal.sqlite_file import connection, explained
 from legato.journal.sqlite_rows import CONTROLS, HEADS, Row
 from legato.journal.wakeups import Waiters
@@ -31,9 +31,6 @@ COMMIT_BYTES: Final = 3 * 1024 * 1024
 GROUP_WRITES: Final = 500
 POLL_SECONDS: Final = 0.05
 PURGE_SECONDS: Final = 60
-
-
-T = TypeVar("T")
 
 
 def now_ms() -> int:
@@ -45,48 +42,51 @@ class _Database(NamedTuple):
     reader: aiosqlite.Connection
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Write:
-    """One write that waits for its group. `run` checks before it writes, so that its refusal leaves nothing behind."""
+    """One write of a group. `run` checks before it writes, so that its refusal leaves nothing behind; an append is its
+    `segment`. Whoever waits beyond less than `seq` of `key` is woken by it."""
 
-    key: SessionKey | None
-    seq: int
-    done: asyncio.Future[Any]
+    key: SessionKey | None = None
+    seq: int = 0
     segment: Segment | None = None
-    run: Callable[[aiosqlite.Connection], Awaitable[Any]] | None = None
-    size: int = 0
+    run: Callable[[aiosqlite.Connection], Awaitable[Any]] = writes.nothing
 
 
 class SqliteJournal:
     """`Journal` in the file `path`; the file and its folder are created on first use, in the loop that is running then.
 
-    `clock` (ms) decides when expired rows are purged, and nothing else.
+    `clock` (ms) decides when expired rows are purged, and nothing else. `timeout`, in seconds, bounds the wait for
+    another process that writes.
     """
 
-    def __init__(self, path: str | Path, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(self, path: str | Path, clock: Callable[[], int] = now_ms, timeout: float = 5) -> None:
         self._path = Path(path)
+        self._timeout = timeout
         self._clock = clock
         self._opened: asyncio.Task[_Database] | None = None
-        self._pending: deque[_Write] = deque()
-        self._writing: asyncio.Task[None] | None = None
+        self._groups: Grouping[Any] = Grouping(
+            self._transact, in_flight=1, max_writes=GROUP_WRITES, max_bytes=COMMIT_BYTES
+        )
         self._waiters = Waiters()
         self._polling: asyncio.Task[None] | None = None
-        self._purging: asyncio.TimerHandle | None = None
+        self._purging: asyncio.Task[None] | None = None
         self._closed = False
 
     async def append(self, key: SessionKey, segment: Segment) -> None:
-        size = self._measure(segment.events)
-        await self._submit(_Write(key, segment.last, _future(), segment=segment, size=size))
+        await self._write(_Write(key, segment.last, segment), self._measure(segment.events))
 
     async def renew(self, key: SessionKey, lease: Lease) -> Lease:
-        return await self._run(lambda db: writes.renew(db, key, lease))
+        renewed: Lease = await self._write(_Write(run=lambda db: writes.renew(db, key, lease)))
+        return renewed
 
     async def commit(self, key: SessionKey, commit: Commit) -> Commit:
         events = commit.segment.events if commit.segment else ""
         record = rows.turn_row(key, commit.turn) if commit.turn else ()
         size = self._measure(events, *(value for value in record if isinstance(value, str)))
         seq = max(commit.segment.last if commit.segment else 0, commit.head.seq if commit.head else 0)
-        return await self._run(lambda db: writes.commit(db, key, commit), key, seq, size)
+        written: Commit = await self._write(_Write(key, seq, run=lambda db: writes.commit(db, key, commit)), size)
+        return written
 
     async def standing(self, key: SessionKey) -> Standing:
         (row,) = await self._fetch(rows.STANDING, key)
@@ -127,7 +127,7 @@ class SqliteJournal:
         return [SessionItem(session, HEADS.of(head)) for session, *head in found]
 
     async def purge(self, key: SessionKey) -> None:
-        await self._run(lambda db: writes.purge_session(db, key))
+        await self._write(_Write(run=lambda db: writes.purge_session(db, key)))
 
     async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
         with self._waiters.waiting(key, after) as woken:
@@ -136,18 +136,16 @@ class SqliteJournal:
             await asyncio.wait([woken], timeout=timeout)
 
     async def check(self) -> None:
-        await self._run(writes.nothing)
+        await self._write(_Write())
 
     async def close(self) -> None:
         self._closed = True
-        if self._purging:
-            self._purging.cancel()
-        while self._writing and not self._writing.done():
-            await asyncio.wait([self._writing])
+        await self._groups.drain()
         self._waiters.wake_all()
-        if self._polling:
-            self._polling.cancel()
-            await asyncio.wait([self._polling])
+        for task in (self._polling, self._purging):
+            if task:
+                task.cancel()
+                await asyncio.wait([task])
         await self._disconnect()
 
     async def _disconnect(self) -> None:
@@ -190,88 +188,26 @@ class SqliteJournal:
 
     # Writing
 
-    async def _run(
-        self,
-        run: Callable[[aiosqlite.Connection], Awaitable[T]],
-        key: SessionKey | None = None,
-        seq: int = 0,
-        size: int = 0,
-    ) -> T:
-        answer: T = await self._submit(_Write(key, seq, _future(), run=run, size=size))
-        return answer
-
-    async def _submit(self, write: _Write) -> Any:
+    async def _write(self, write: _Write, size: int = 0) -> Any:
         if self._closed:
             raise _closed(self._path)
-        self._pending.append(write)
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write())
-        return await write.done
+        return await self._groups.put(write, size, write)
 
-    async def _write(self) -> None:
-        group: list[_Write] = []
-        try:
-            while group := self._take():
-                await self._settle(group)
-        except BaseException as broken:
-            for write in (*group, *self._pending):
-                _refuse(write, JournalUnavailable(f"{self._path}: the writer ended: {broken!r}"))
-            self._pending.clear()
-            raise
-
-    def _take(self) -> list[_Write]:
-        group: list[_Write] = []
-        size = 0
-        while (
-            self._pending and len(group) < GROUP_WRITES and (not group or size + self._pending[0].size < COMMIT_BYTES)
-        ):
-            write = self._pending.popleft()
-            if not write.done.cancelled():
-                group.append(write)
-                size += write.size
-        return group
-
-    async def _settle(self, group: list[_Write]) -> None:
-        try:
-            database = await self._database()
-            outcomes = await self._transact(database.writer, group)
-        except JournalUnavailable as error:
-            for write in group:
-                _refuse(write, error)
-        except LegatoError as error:
-            await self._settle_alone(group, error)
-        else:
-            for write, outcome in zip(group, outcomes, strict=True):
-                self._answer(write, outcome)
-
-    async def _settle_alone(self, group: list[_Write], error: LegatoError) -> None:
-        """The group was refused for good: one of its writes may be at fault, the others shall not suffer for it."""
-        if len(group) == 1:
-            _refuse(group[0], error)
-            return
-        for write in group:
-            await self._settle([write])
-
-    async def _transact(self, db: aiosqlite.Connection, group: list[_Write]) -> list[Any]:
+    async def _transact(self, group: list[_Write]) -> list[Any]:
         """What came of each write of the group: its answer, or the error that refused it alone."""
+        db = (await self._database()).writer
         with explained(self._path):
             try:
                 await db.execute_fetchall("BEGIN IMMEDIATE")
                 outcomes = await _outcomes(db, group)
                 await db.execute_fetchall("COMMIT")
-                return outcomes
             except BaseException:
                 await _rollback(db)
                 raise
-
-    def _answer(self, write: _Write, outcome: Any) -> None:
-        if isinstance(outcome, LegatoError):
-            _refuse(write, outcome)
-            return
-        if not write.done.done():
-            write.done.set_result(outcome)
-        if write.key:
-            self._waiters.wake(write.key, write.seq)
+        for write, outcome in zip(group, outcomes, strict=True):
+            if write.key and not isinstance(outcome, LegatoError):
+                self._waiters.wake(write.key, write.seq)
+        return outcomes
 
     def _measure(self, *texts: str) -> int:
         try:
@@ -292,41 +228,31 @@ class SqliteJournal:
 
     async def _open(self) -> _Database:
         with explained(self._path):
-            writer = await connection(self._path)
+            writer = await connection(self._path, self._timeout)
             try:
-                reader = await connection(self._path)
+                reader = await connection(self._path, self._timeout)
             except BaseException:
                 await writer.close()
                 raise
-        self._purge_expired()
+        self._purging = asyncio.create_task(self._keep_purging())
         return _Database(writer, reader)
 
-    def _purge_expired(self) -> None:
-        if not self._closed:
-            loop = asyncio.get_running_loop()
-            self._purging = loop.call_later(PURGE_SECONDS, self._purge_expired)
-            self._purge_some()
-
-    def _purge_some(self, before: asyncio.Future[Any] | None = None) -> None:
-        """Purges a bounded number of rows, and comes back after other writes had their turn while there is more."""
-        more = before is None or (not before.cancelled() and before.exception() is None and before.result())
-        if more and not self._closed:
-            done = _future()
-            done.add_done_callback(self._purge_some)
-            self._pending.append(_Write(None, 0, done, run=lambda db: writes.purge_expired(db, self._clock())))
-            if self._writing is None or self._writing.done():
-                self._writing = asyncio.create_task(self._write())
+    async def _keep_purging(self) -> None:
+        while True:
+            with suppress(LegatoError):
+                while await self._write(_Write(run=lambda db: writes.purge_expired(db, self._clock()))):
+                    pass
+            await asyncio.sleep(PURGE_SECONDS)
 
 
 async def _outcomes(db: aiosqlite.Connection, group: list[_Write]) -> list[Any]:
     """Appends first, all at once: writes of one group are all unanswered yet, so any order of them is a true one."""
-    appends = [(write.key, write.segment) for write in group if write.key and write.segment]
-    appended = iter(await writes.append(db, appends))
+    segments = [(write.key, write.segment) for write in group if write.key and write.segment]
+    appended = iter(await writes.append(db, segments))
     return [next(appended) if write.segment else await _attempt(db, write) for write in group]
 
 
 async def _attempt(db: aiosqlite.Connection, write: _Write) -> Any:
-    assert write.run is not None
     try:
         return await write.run(db)
     except LegatoError as refused:
@@ -336,15 +262,6 @@ async def _attempt(db: aiosqlite.Connection, write: _Write) -> Any:
 async def _rollback(db: aiosqlite.Connection) -> None:
     with suppress(sqlite3.Error):
         await db.execute_fetchall("ROLLBACK")
-
-
-def _future() -> asyncio.Future[Any]:
-    return asyncio.get_running_loop().create_future()
-
-
-def _refuse(write: _Write, error: LegatoError) -> None:
-    if not write.done.done():
-        write.done.set_exception(error)
 
 
 def _bound(before: int | None) -> int:

@@ -14,7 +14,6 @@ import aiosqlite
 from legato.errors import JournalRejected, JournalUnavailable, LegatoError
 from legato.journal.sqlite_rows import FORMAT, SCHEMA
 
-BUSY_SECONDS: Final = 5
 WAL_BYTES: Final = 64 * 1024 * 1024
 
 _TRANSIENT: Final = frozenset(
@@ -37,18 +36,27 @@ _ADVICE: Final = {
 }
 
 
-async def connection(path: Path) -> aiosqlite.Connection:
-    connection = aiosqlite.Connection(lambda: _connect(path), iter_chunk_size=64)
+async def connection(path: Path, timeout: float) -> aiosqlite.Connection:
+    """An open connection with a thread of its own; the file, its folder and its tables exist afterwards.
+
+    `timeout`: seconds to wait while another process writes. Raises what `explained` explains.
+    """
+    connection = aiosqlite.Connection(lambda: _connect(path, timeout), iter_chunk_size=64)
     # A process that never got to close its journal must be able to exit; SQLite undoes what was not committed.
     connection._thread.daemon = True
-    return await connection
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
     try:
-        _switch_to_wal(db)
+        return await connection
+    except Exception:
+        # aiosqlite has told its thread to end but not waited; it must not outlive the loop that it answers to.
+        connection._thread.join()
+        raise
+
+
+def _connect(path: Path, timeout: float) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    db = sqlite3.connect(path, timeout=timeout, isolation_level=None)
+    try:
+        _switch_to_wal(db, timeout)
         db.execute("PRAGMA synchronous = FULL")
         db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
         _create_schema(db, path)
@@ -58,9 +66,9 @@ def _connect(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _switch_to_wal(db: sqlite3.Connection) -> None:
+def _switch_to_wal(db: sqlite3.Connection, timeout: float) -> None:
     """The switch needs the file for itself and does not wait for it, so processes that start at once collide."""
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + timeout
     while True:
         try:
             db.execute("PRAGMA journal_mode = WAL").fetchall()

@@ -156,12 +156,12 @@ _NONCE: Final = f'SELECT "commit" FROM segments {_WHERE} AND first = ?'
 _FIND_TURN: Final = f"SELECT 1 FROM turns {_WHERE} AND turn = ?"
 _REPLACE_TURN: Final = f"INSERT OR REPLACE INTO turns (uid, session, {rows.TURN}) VALUES ({', '.join('?' * 17)})"
 _PURGES: Final = (
-    """DELETE FROM segments WHERE rowid IN (SELECT rowid FROM segments s WHERE expires_at <= ? AND NOT EXISTS (
-        SELECT 1 FROM heads h WHERE h.uid = s.uid AND h.session = s.session AND h.seq < s.last) LIMIT ?)""",
-    "DELETE FROM turns WHERE rowid IN (SELECT rowid FROM turns WHERE expires_at <= ? LIMIT ?)",
-    "DELETE FROM controls WHERE version IN (SELECT version FROM controls WHERE expires_at <= ? LIMIT ?)",
     """DELETE FROM leases WHERE version IN (SELECT l.version FROM heads h JOIN leases l
         ON l.uid = h.uid AND l.session = h.session WHERE h.expires_at <= ? LIMIT ?)""",
     """DELETE FROM heads WHERE version IN (SELECT version FROM heads h WHERE expires_at <= ? AND NOT EXISTS (
         SELECT 1 FROM leases l WHERE l.uid = h.uid AND l.session = h.session) LIMIT ?)""",
+    """DELETE FROM segments WHERE number IN (SELECT number FROM segments s WHERE expires_at <= ? AND NOT EXISTS (
+        SELECT 1 FROM heads h WHERE h.uid = s.uid AND h.session = s.session AND h.seq < s.last) LIMIT ?)""",
+    "DELETE FROM turns WHERE rowid IN (SELECT rowid FROM turns WHERE expires_at <= ? LIMIT ?)",
+    "DELETE FROM controls WHERE version IN (SELECT version FROM controls WHERE expires_at <= ? LIMIT ?)",
 )
