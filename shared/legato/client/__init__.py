@@ -1,0 +1,151 @@
+"""The client: sends a turn once, follows it to its end, and survives whatever happens in between.
+
+async with LegatoClient("https://agents.example.com", token) as client:
+    async with client.turn("s_1", "Hello") as run:
+        async for update in run:
+            show(update.status, update.state)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Literal, Self
+from uuid import uuid4
+
+import httpx
+from pydantic import JsonValue
+
+from legato.client.policy import Action, Status, Timing
+from legato.client.run import Means, Run, Update
+from legato.client.store import FileStore, Saved, Sent
+from legato.client.wire import RequestRefused, Token, Wire, checked, session_path
+from legato.errors import NotFound
+from legato.sse import MAX_BYTES
+from legato.turn import SessionState, restore
+
+__all__ = ["Action", "FileStore", "LegatoClient", "RequestRefused", "Run", "Status", "Timing", "Token", "Update"]
+
+
+def _new_turn() -> str:
+    return f"t_{uuid4().hex}"
+
+
+class LegatoClient:
+    """A caller of one service. With a `store` it goes on where a killed process left off.
+
+    `token` is a bearer token or an async function that gives one (called with True when a fresh one is needed).
+    Every principal needs a store of its own. `max_bytes` bounds one frame; a larger one breaks its stream.
+    Requests outside a turn raise LegatoError or httpx.RequestError.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        token: Token,
+        store: FileStore | None = None,
+        http: httpx.AsyncClient | None = None,
+        *,
+        timing: Timing | None = None,
+        max_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+        new_turn: Callable[[], str] = _new_turn,
+    ) -> None:
+        self._own = http is None
+        self._http = http or httpx.AsyncClient()
+        self._wire = Wire(base_url, token, self._http)
+        self._store, self._timing, self._max_bytes = store, timing or Timing(), max_bytes
+        self._clock, self._sleep, self._chance, self._new_turn = clock, sleep, chance, new_turn
+        self._kept: dict[str, Saved] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._own:
+            await self._http.aclose()
+
+    def turn(
+        self,
+        session: str,
+        input: JsonValue,  # noqa: A002
+        *,
+        turn: str | None = None,
+        agent: str | None = None,
+        if_active: Literal["reject", "interrupt"] | None = None,
+        retry_of: str | None = None,
+    ) -> Run:
+        """A new turn, sent when the run is iterated. Raises Invalid for an id that can be none."""
+        session_path(session)
+        turn_id = checked("turn", turn or self._new_turn())
+        more = {"agent": agent, "if_active": if_active, "retry_of": retry_of}
+        body = {"turn": turn_id, "input": input} | {name: value for name, value in more.items() if value is not None}
+        return self._run(session, Saved(self._load(session).state, Sent(turn_id, body)), turn_id)
+
+    def unfinished(self, session: str) -> str | None:
+        """The turn whose end this client has not seen: sent by it, or running as far as it knows."""
+        saved = self._load(session)
+        if saved.sent:
+            return saved.sent.turn
+        return saved.state.active.turn if saved.state.active else None
+
+    def resume(self, session: str, turn: str | None = None) -> Run:
+        """Goes on with a turn, by default the unfinished one. Raises NotFound when there is none."""
+        session_path(session)
+        turn_id = turn or self.unfinished(session)
+        if turn_id is None:
+            raise NotFound(f"session {session} has no unfinished turn")
+        return self._run(session, self._load(session), checked("turn", turn_id))
+
+    def follow(self, session: str) -> Run:
+        """Everything that happens in a session, turn after turn, until the caller leaves."""
+        session_path(session)
+        return self._run(session, self._load(session), None)
+
+    async def snapshot(self, session: str) -> SessionState:
+        return restore(await self._ask("GET", session_path(session)))
+
+    async def sessions(self) -> dict[str, Any]:
+        """The first page of the caller's sessions, newest first, as the service's JSON."""
+        page: dict[str, Any] = await self._ask("GET", "/v1/sessions")
+        return page
+
+    async def cancel(self, session: str, turn: str, reason: str | None = None) -> None:
+        """Asks the turn's owner to stop; whoever follows the turn sees it end."""
+        path = f"{session_path(session)}/turns/{checked('turn', turn)}/cancel"
+        await self._ask("POST", path, json={"reason": reason} if reason else {})
+
+    async def delete(self, session: str) -> None:
+        """Deletes the session there and what is kept of it here."""
+        await self._ask("DELETE", session_path(session))
+        self._kept.pop(session, None)
+        if self._store:
+            self._store.forget(session)
+
+    async def _ask(self, method: str, path: str, **request: Any) -> Any:
+        return await self._wire.ask(method, path, silence=self._timing.silence, **request)
+
+    def _load(self, session: str) -> Saved:
+        if session not in self._kept:
+            stored = self._store.load(session) if self._store else None
+            self._kept[session] = stored or Saved(SessionState(session))
+        return self._kept[session]
+
+    def _run(self, session: str, saved: Saved, turn_id: str | None) -> Run:
+        def save(state: SessionState, sent: Sent | None) -> None:
+            other = self._load(session).sent
+            if sent is None and other and other.turn != turn_id:
+                sent = other
+            self._kept[session] = Saved(state, sent)
+            if self._store:
+                self._store.save(session, self._kept[session])
+
+        means = Means(self._wire, self._timing, self._max_bytes, self._clock, self._sleep, self._chance, save)
+        return Run(means, session, saved, turn_id)

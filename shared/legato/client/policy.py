@@ -1,0 +1,145 @@
+"""What a client does next: pure decisions over how the last request ended.
+
+Rules of this file:
+- A turn is shown as completed, interrupted or failed because its own terminal event says so; a turn that cannot be
+  reached is `reconnecting`, then, after `give_up` seconds without contact, `interrupted` with the action `resume`.
+- Pauses are exponential with full jitter. The first event of a stream resets them, and nothing else does.
+- No clock, no randomness, no I/O: `now` is in seconds of any steady clock, `chance` is from [0, 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from legato import turn
+
+Status = Literal["connecting", "streaming", "reconnecting", "waiting", "completed", "interrupted", "failed"]
+Action = Literal["resume", "retry"]
+"""`resume` the same turn; or `retry`: its session no longer knows it, send a new one with `retry_of`."""
+
+AT_ONCE: Final = frozenset({"draining", "deadline", "auth"})
+LATER: Final = frozenset({408, 425, 429})
+ALIVE: Final = 5.0
+"""Seconds a stream must have lived to count as contact when it brought no event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds. `silence`: without a byte for so long a stream is broken. `first`, `most`: the bounds of a pause.
+    `look`: between looks at a waiting turn. `give_up`: without contact. `wait`: what a long poll asks for."""
+
+    silence: float = 25.0
+    first: float = 1.0
+    most: float = 30.0
+    look: float = 30.0
+    give_up: float = 300.0
+    wait: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one request ended. `turn` is the turn's status by then (None: unknown), `moved`: it brought news,
+    `lived`: seconds from its first byte to its last, `pause`: seconds that the server asks to wait."""
+
+    kind: Literal["read", "closed", "broke", "silent", "over", "refused"]
+    turn: turn.Status | None = None
+    moved: bool = False
+    lived: float = 0.0
+    reason: str = ""
+    code: int = 0
+    pause: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The next request and when. `look` reads the snapshot, `connect` the events; `refuse` raises the refusal."""
+
+    do: Literal["connect", "look", "stop", "refuse"]
+    status: Status
+    delay: float = 0.0
+    fresh_token: bool = False
+    action: Action | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a client remembers of its attempts. `contact` is the time of the last one that reached the turn."""
+
+    contact: float
+    attempts: int = 0
+    silences: int = 0
+    refreshed: bool = False
+    looked: bool = False
+
+    @property
+    def polls(self) -> bool:
+        """Two answers without a byte: a hop on the way holds streams back, so ask for whole answers."""
+        return self.silences >= 2
+
+    def after(self, outcome: Outcome, timing: Timing, now: float, chance: float) -> tuple[Link, Plan]:
+        link = self._noting(outcome, now)
+        if outcome.turn in turn.ENDED:
+            return link, Plan("stop", outcome.turn)
+        if outcome.kind == "refused":
+            return link._refused(outcome, timing, now, chance)
+        if outcome.kind == "over":
+            return link._over()
+        if outcome.turn == "waiting" or outcome.reason == "suspended":
+            return link, Plan("look", "waiting", timing.look)
+        if outcome.kind == "read":
+            return link._read(outcome, timing, now, chance)
+        if link.attempts == 0 and outcome.reason in AT_ONCE:
+            at_once = Plan("connect", "reconnecting", outcome.pause or 0.0, fresh_token=outcome.reason == "auth")
+            return replace(link, attempts=1), at_once
+        return link._backoff(outcome, timing, now, chance)
+
+    def _noting(self, outcome: Outcome, now: float) -> Link:
+        reached = outcome.moved or outcome.lived >= ALIVE
+        return replace(
+            self,
+            contact=now if reached else self.contact,
+            attempts=0 if outcome.moved else self.attempts,
+            silences=self._silences(outcome),
+            refreshed=self.refreshed and not reached,
+            looked=self.looked and not outcome.moved,
+        )
+
+    def _silences(self, outcome: Outcome) -> int:
+        if self.polls:
+            return self.silences
+        if outcome.kind == "silent":
+            return self.silences + 1
+        return 0 if outcome.moved or outcome.lived else self.silences
+
+    def _refused(self, outcome: Outcome, timing: Timing, now: float, chance: float) -> tuple[Link, Plan]:
+        """A redirect is passing, too: it is the sign-in page of the network, not the service."""
+        if outcome.code == 401 and not self.refreshed:
+            return replace(self, refreshed=True), Plan("connect", "reconnecting", fresh_token=True)
+        if outcome.code == 401:
+            return self, Plan("stop", "interrupted", action="resume")
+        if outcome.code in {404, 410}:
+            return self, Plan("stop", "interrupted", action="retry")
+        if outcome.code in LATER or outcome.code >= 500 or 300 <= outcome.code < 400:
+            return self._backoff(outcome, timing, now, chance)
+        return self, Plan("refuse", "failed")
+
+    def _over(self) -> tuple[Link, Plan]:
+        """The server says the turn is over and the state does not know how: one look tells, or it is gone."""
+        if self.looked:
+            return self, Plan("stop", "interrupted", action="retry")
+        return replace(self, looked=True), Plan("look", "reconnecting")
+
+    def _read(self, outcome: Outcome, timing: Timing, now: float, chance: float) -> tuple[Link, Plan]:
+        """A whole answer: ask for the next one, unless this one came back at once with nothing in it."""
+        if outcome.moved or outcome.lived >= timing.first:
+            return self, Plan("connect", "streaming")
+        return self._backoff(outcome, timing, now, chance)
+
+    def _backoff(self, outcome: Outcome, timing: Timing, now: float, chance: float) -> tuple[Link, Plan]:
+        if now - self.contact >= timing.give_up:
+            return self, Plan("stop", "interrupted", action="resume")
+        window = min(timing.most, timing.first * 2.0 ** min(self.attempts, 30))
+        delay = max(window * chance, outcome.pause or 0.0)
+        fresh = outcome.reason == "auth"
+        return replace(self, attempts=self.attempts + 1), Plan("connect", "reconnecting", delay, fresh_token=fresh)
