@@ -48,7 +48,7 @@ class Message(NamedTuple):
 
 
 class Decoder:
-    """Bytes in, messages out, however the bytes are cut. Not to be fed again after `FrameTooLarge`.
+    """Bytes in, messages out, however the bytes are cut.
 
     `last_id` is the standard's last event ID: that of the last complete frame that carried one, "" before it.
     `retry` is the server's reconnection time in ms, None until it names one. `max_bytes` bounds a line and an event.
@@ -61,6 +61,8 @@ class Decoder:
         self._line: list[bytes] = []
         self._line_bytes = 0
         self._first_line = True
+        self._messages: list[Message] = []
+        self._failure: FrameTooLarge | None = None
         self._after_cr = False
         self._event = ""
         self._id: str | None = None
@@ -68,16 +70,23 @@ class Decoder:
         self._event_bytes = 0
 
     def feed(self, chunk: bytes) -> list[Message]:
-        """The messages that `chunk` completes. Raises FrameTooLarge."""
-        if not chunk:
-            return []
-        if self._after_cr and chunk.startswith(b"\n"):
-            chunk = chunk[1:]
-        self._after_cr = chunk.endswith(b"\r")
-        messages = (self._take(piece) for piece in chunk.splitlines(keepends=True))
-        return [message for message in messages if message is not None]
+        """The messages that `chunk` completes. Raises FrameTooLarge, after the messages before it were given."""
+        if self._failure:
+            raise self._failure
+        if self._after_cr and chunk:
+            chunk, self._after_cr = chunk.removeprefix(b"\n"), False
+        self._after_cr |= chunk.endswith(b"\r")
+        try:
+            for piece in chunk.splitlines(keepends=True):
+                self._take(piece)
+        except FrameTooLarge as failure:
+            self._failure = failure
+            if not self._messages:
+                raise
+        messages, self._messages = self._messages, []
+        return messages
 
-    def _take(self, piece: bytes) -> Message | None:
+    def _take(self, piece: bytes) -> None:
         """A piece of a line, or the end of one: then the whole line is interpreted."""
         line = piece.rstrip(b"\r\n")
         self._line_bytes += len(line)
@@ -85,14 +94,14 @@ class Decoder:
             raise FrameTooLarge(f"a line of more than {self._max_bytes} bytes")
         self._line.append(line)
         if len(line) == len(piece):
-            return None
+            return
         whole, self._line, self._line_bytes = b"".join(self._line), [], 0
         if self._first_line:
             self._first_line, whole = False, whole.removeprefix(_BOM)
-        if not whole:
-            return self._dispatch()
-        self._interpret(whole)
-        return None
+        if whole:
+            self._interpret(whole)
+        else:
+            self._dispatch()
 
     def _interpret(self, line: bytes) -> None:
         name, _, value = line.decode(errors="replace").partition(":")
@@ -112,9 +121,9 @@ class Decoder:
             raise FrameTooLarge(f"an event of more than {self._max_bytes} bytes")
         self._data.append(value)
 
-    def _dispatch(self) -> Message | None:
+    def _dispatch(self) -> None:
         if self._id is not None:
             self.last_id = self._id
-        message = Message(self._event or "message", "\n".join(self._data), self._id) if self._data else None
+        if self._data:
+            self._messages.append(Message(self._event or "message", "\n".join(self._data), self._id))
         self._event, self._id, self._data, self._event_bytes = "", None, [], 0
-        return message
