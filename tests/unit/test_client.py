@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +28,7 @@ from client_play import (
     statuses,
 )
 from legato import events, sse
-from legato.client import LegatoClient, RequestRefused, Timing
+from legato.client import RequestRefused, Timing
 from legato.errors import Invalid, NotFound, SessionBusy, TurnConflict
 from legato.turn import snapshot
 from scripted_server import NO_CONTENT, Answer, dropped, hanging, json_answer, problem, serving, stream
@@ -388,41 +386,3 @@ async def test_following_a_session_that_is_not_there_is_an_error() -> None:
     async with serving(problem(404, "not_found")) as server, client_of(server) as client:
         with pytest.raises(NotFound):
             await live(client.follow("s_1"))
-
-
-async def test_the_small_requests_say_what_the_contract_says(tmp_path: Path) -> None:
-    script = [looked(TURN), json_answer({"sessions": []}), json_answer({}, 202), NO_CONTENT]
-    async with serving(*script) as server, client_of(server) as client:
-        assert await client.snapshot("s_1") == FINAL
-        assert await client.sessions() == {"sessions": []}
-        await client.cancel("s_1", "t_1", "enough")
-        await client.delete("s_1")
-    assert [(request.method, request.path) for request in server.requests] == [
-        ("GET", "/v1/sessions/s_1"),
-        ("GET", "/v1/sessions"),
-        ("POST", "/v1/sessions/s_1/turns/t_1/cancel"),
-        ("DELETE", "/v1/sessions/s_1"),
-    ]
-    assert server.requests[2].body == {"reason": "enough"}
-
-
-@pytest.mark.parametrize("ask", [lambda c: c.snapshot("s_1"), lambda c: c.cancel("s_1", "t_1")])
-async def test_a_small_request_refreshes_its_token_once_and_raises_what_it_is_refused_for(
-    ask: Callable[[LegatoClient], Awaitable[Any]],
-) -> None:
-    async with serving(problem(401, "unauthorized"), problem(404, "not_found")) as server, client_of(server) as client:
-        with pytest.raises(NotFound, match="because of not_found"):
-            await ask(client)
-    assert len(server.requests) == 2
-
-
-@pytest.mark.parametrize("name", ["", "a/b", "../x", "a b", "é", "x" * 65, "a\n"])
-async def test_an_id_that_can_be_none_is_refused_before_anything_is_sent(name: str) -> None:
-    async with serving() as server, client_of(server) as client:
-        with pytest.raises(Invalid, match="is no id"):
-            client.turn(name, "hi")
-        with pytest.raises(Invalid, match="is no id"):
-            client.turn("s_1", "hi", turn=name or "/")
-        with pytest.raises(Invalid, match="is no id"):
-            client.follow(name)
-    assert server.requests == []
