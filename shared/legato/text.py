@@ -1,12 +1,15 @@
-"""Text that can be written as UTF-8: what to do with halves of surrogate pairs."""
+"""Text and JSON that can be written down: what to do with halves of surrogate pairs, and what no journal can hold."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
 from pydantic import JsonValue
 
+NESTING: Final = 100
+"""Levels a call's arguments may have; parsers stop at 200, and an event wraps them in some of its own."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -17,17 +20,22 @@ def clean(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def clean_json(value: JsonValue) -> JsonValue:
-    """The same for every string in `value`, keys too."""
+def clean_json(value: object, levels: int = NESTING) -> JsonValue:
+    """`value` with every string in it cleaned, names too. Raises ValueError when it is not JSON, or nested too deep."""
     match value:
         case str():
             return clean(value)
-        case list():
-            return [clean_json(item) for item in value]
-        case dict():
-            return {clean(name): clean_json(item) for name, item in value.items()}
-        case _:
+        case None | bool() | int():
             return value
+        case float() if math.isfinite(value):
+            return value
+        case list() | dict() if levels == 0:
+            raise ValueError(f"nested deeper than {NESTING} levels")
+        case list():
+            return [clean_json(item, levels - 1) for item in value]
+        case dict() if all(isinstance(name, str) for name in value):
+            return {clean(name): clean_json(item, levels - 1) for name, item in value.items()}
+    raise ValueError(f"{value!r:.80} is not JSON")
 
 
 class Surrogates:

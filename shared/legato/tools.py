@@ -13,7 +13,7 @@ from typing import Any, Final, get_args, overload
 
 from pydantic import JsonValue
 
-from legato.errors import ToolFailed
+from legato.errors import LegatoError, ToolFailed
 from legato.events import Effect, ErrorInfo
 from legato.signature import BadArguments, BadResult, Signature
 from legato.text import clean
@@ -78,7 +78,9 @@ class ToolContext:
         self._loop = None
 
     def _deliver(self, message: str | None, fraction: float | None) -> None:
-        if self._loop is not None and self._report is not None:
+        if self._loop is None or self._report is None:
+            return
+        with contextlib.suppress(LegatoError):  # a turn that is over says so to whoever awaits something of it
             self._report(message, fraction)
 
 

@@ -82,6 +82,7 @@ VALUES: dict[str, Any] = {
     "surrogate": {"a": [SURROGATE]},
     "surrogate key": {SURROGATE: 1},
     "too deep": nested(500),
+    "too deep for its event": nested(195),
     "circular": circular(),
 }
 

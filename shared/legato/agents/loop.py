@@ -27,7 +27,7 @@ from legato.models import (
     ToolSpec,
     UserMessage,
 )
-from legato.text import clean, clean_json
+from legato.text import clean
 from legato.tools import Tool
 
 
@@ -96,7 +96,7 @@ class Agent:
 
     async def _answers(self, turn: Turn, calls: tuple[CallRequested, ...]) -> ToolMessage:
         tools = {tool.name: tool for tool in self.tools}
-        wanted = [Call(tools.get(call.name), clean(call.name), clean_json(call.arguments)) for call in calls]
+        wanted = [Call(tools.get(call.name), call.name, call.arguments) for call in calls]
         outcomes = await turn.calls(wanted)
         return ToolMessage(tuple(map(Answer, calls, outcomes)))
 

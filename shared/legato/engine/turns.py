@@ -15,7 +15,7 @@ from legato.engine.writer import Writer
 from legato.errors import Refused, ToolFailed
 from legato.events import ErrorInfo, ReasoningDelta, TextDelta, ToolCall, ToolProgress, ToolResult, Usage
 from legato.journal import SessionKey
-from legato.text import Surrogates
+from legato.text import Surrogates, clean, clean_json
 from legato.tools import Outcome, Tool, ToolContext
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class OpenTurn:
         try:
             await self._writer.commit(*intents)
             pairs = zip(intents, requests, strict=True)
-            return await _together([self._settle(intent, request.tool) for intent, request in pairs])
+            return await _together([self._settle(intent, request) for intent, request in pairs])
         finally:
             self._open_calls -= 1
             if not self._open_calls:
@@ -131,13 +131,18 @@ class OpenTurn:
         return ToolCall(
             step=self._at,
             call=f"{self._at}-{self._numbered}",
-            name=request.name,
-            arguments=request.arguments,
+            name=clean(request.name),
+            arguments=_told(request.arguments),
             effect=effect,
         )
 
-    async def _settle(self, intent: ToolCall, tool: Tool | None) -> Outcome:
-        outcome = await self._run(intent, tool)
+    async def _settle(self, intent: ToolCall, request: Call) -> Outcome:
+        try:
+            clean_json(request.arguments)
+        except ValueError as wrong:
+            outcome = Outcome.failed("bad_arguments", str(wrong))
+        else:
+            outcome = await self._run(intent, request.tool)
         await self._record(intent, outcome)
         return outcome
 
@@ -163,6 +168,14 @@ class OpenTurn:
     async def _record(self, intent: ToolCall, outcome: Outcome) -> None:
         result = ToolResult(call=intent.call, ok=outcome.ok, content=outcome.content, error=outcome.error)
         await self._writer.commit(result)
+
+
+def _told(arguments: JsonValue) -> JsonValue:
+    """What the journal says of a call's arguments: null where no journal can hold them."""
+    try:
+        return clean_json(arguments)
+    except ValueError:
+        return None
 
 
 class _Ready:

@@ -1,0 +1,63 @@
+"""Arguments that no journal can hold settle their call as `bad_arguments` and harm neither the turn nor its journal."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from engine.rig import Instance, Rig, types
+from legato import Agent, ToolFailed, Turn, tool
+from legato.demo import agent as demo
+from legato.models.scripted import ScriptedModel
+
+
+@tool(effect="read")
+async def echo(value: Any) -> Any:
+    return value
+
+
+async def payloads(instance: Instance, kind: str) -> list[dict[str, Any]]:
+    return [json.loads(record.data) for record in await instance.stored() if record.type == kind]
+
+
+@pytest.mark.parametrize("depth", [120, 220, 400])
+async def test_a_models_arguments_nested_too_deep_settle_the_call(rig: Rig, depth: int) -> None:
+    instance = rig.instance(Agent(model=ScriptedModel(), tools=[echo]))
+    script = '/tool echo {"value": ' + "[" * depth + "]" * depth + "}\n/say 1"
+    assert types(await instance.play(script))[1:] == ["tool.call", "tool.result", "text.delta", "turn.completed"]
+    (result,) = await payloads(instance, "tool.result")
+    assert result["error"] == {"code": "bad_arguments", "message": "nested deeper than 100 levels"}
+    assert all(record.decode() for record in await instance.stored())
+
+
+@pytest.mark.parametrize("wrong", [math.nan, b"x", object(), {1: 2}])
+async def test_a_hand_written_agent_is_told_what_is_no_json(rig: Rig, wrong: Any) -> None:
+    async def agent(turn: Turn) -> None:
+        with pytest.raises(ToolFailed, match="is not JSON"):
+            await turn.call(echo, value=wrong)
+
+    instance = rig.instance(agent)
+    assert types(await instance.play()) == ["turn.started", "tool.call", "tool.result", "turn.completed"]
+
+
+async def test_halves_of_pairs_reach_neither_journal_nor_tool(rig: Rig) -> None:
+    async def agent(turn: Turn) -> None:
+        assert await turn.call(echo, value=["\ud83d\ude00", "\ud83d"]) == ["😀", "\ufffd"]
+
+    instance = rig.instance(agent)
+    await instance.play()
+    (call,) = await payloads(instance, "tool.call")
+    assert call["arguments"] == {"value": ["😀", "\ufffd"]}
+
+
+async def test_the_demo_agent_plays_every_directive(rig: Rig) -> None:
+    instance = rig.instance(demo)
+    script = (
+        '/say 2\n/parallel lookup {"key": "a"} slow {"seconds": 0} nobody\n/think 1\n/tool big {"bytes": 3}\n/say 1'
+    )
+    assert (await instance.play(script))[-1].type == "turn.completed"
+    ended = await instance.ended()
+    assert (ended.output, [tool.status for tool in ended.tools]) == ("w1 w2 w3 ", ["ok", "ok", "error", "ok"])
