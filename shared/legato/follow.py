@@ -119,7 +119,8 @@ class Reader:
         if live is None or self.cursor is None or live.writer.feed.closed:
             return None
         feed = live.writer.feed
-        if feed.knows(self.cursor) or (self._exact and feed.start <= self.cursor.seq <= feed.last):
+        follows_on = self._exact and self.cursor.epoch <= feed.epoch and feed.start <= self.cursor.seq <= feed.last
+        if feed.knows(self.cursor) or follows_on:
             self.feed = feed
         return self.feed
 
