@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 NESTING: Final = 100
 """Levels a call's arguments may have; parsers stop at 200, and an event wraps them in some of its own."""
+BRIEF_CHARS: Final = 2000
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -18,6 +19,12 @@ def clean(text: str) -> str:
     if text.isascii() or not _SURROGATE.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def brief(text: str) -> str:
+    """`text` cleaned, and cut where it is longer than a message has to be."""
+    said = clean(text)
+    return said if len(said) <= BRIEF_CHARS else said[: BRIEF_CHARS - 1] + "…"
 
 
 def clean_json(value: object, levels: int = NESTING) -> JsonValue:

@@ -16,10 +16,9 @@ from pydantic import JsonValue
 from legato.errors import LegatoError, ToolFailed
 from legato.events import Effect, ErrorInfo
 from legato.signature import BadArguments, BadResult, Signature
-from legato.text import clean
+from legato.text import brief
 from legato.threads import Threads
 
-MESSAGE_CHARS: Final = 2000
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _THREADS: Final = Threads(40, "legato-tool")
 
@@ -37,7 +36,7 @@ class Outcome:
 
     @classmethod
     def failed(cls, code: str, message: str) -> Outcome:
-        return cls(False, error=ErrorInfo(code=_short(code), message=_short(message)))
+        return cls(False, error=ErrorInfo(code=brief(str(code)), message=brief(str(message))))
 
 
 class ToolContext:
@@ -64,7 +63,7 @@ class ToolContext:
 
     def progress(self, message: str | None = None, fraction: float | None = None) -> None:
         """Shows how far the call is, `fraction` from 0 to 1. From any thread; after the call's end it does nothing."""
-        text = None if message is None else _short(str(message))
+        text = None if message is None else brief(str(message))
         part = None if fraction is None or math.isnan(fraction) else min(1.0, max(0.0, float(fraction)))
         if self._loop is None:
             return
@@ -200,11 +199,6 @@ def _failure(error: BaseException) -> Outcome:
         said = ""
     kind = type(error).__name__
     return Outcome.failed("tool_failed", f"{kind}: {said}" if said else kind)
-
-
-def _short(text: object) -> str:
-    said = clean(str(text))
-    return said if len(said) <= MESSAGE_CHARS else said[: MESSAGE_CHARS - 1] + "…"
 
 
 @overload

@@ -16,6 +16,7 @@ from legato.engine.writer import Writer
 from legato.errors import JournalRejected, LeaseLost, LegatoError, ModelFailed, Refused, ToolFailed
 from legato.events import Payload, Record, TurnCompleted, TurnFailed, TurnInterrupted
 from legato.journal import Cancel, Commit, SessionKey, TurnRecord
+from legato.text import brief
 from legato.turn import TurnState
 
 log = logging.getLogger("legato.engine")
@@ -146,9 +147,9 @@ async def _guarded(agent: AgentFunction, turn: OpenTurn) -> None:
 
 def _failed(turn: str, failure: BaseException) -> TurnFailed:
     if isinstance(failure, ModelFailed):
-        return TurnFailed(code=failure.code, message=str(failure), retryable=failure.retryable)
+        return TurnFailed(code=brief(failure.code), message=brief(str(failure)), retryable=failure.retryable)
     if isinstance(failure, Refused | ToolFailed):
-        return TurnFailed(code=failure.code, message=str(failure))
+        return TurnFailed(code=brief(failure.code), message=brief(str(failure)))
     log.error("turn %s: the agent failed", turn, exc_info=failure)
     return TurnFailed(code="agent_error", message=f"the agent raised {type(failure).__name__}")
 

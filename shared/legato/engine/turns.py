@@ -15,7 +15,7 @@ from legato.engine.writer import Writer
 from legato.errors import Refused, ToolFailed
 from legato.events import ErrorInfo, ReasoningDelta, TextDelta, ToolCall, ToolProgress, ToolResult, Usage
 from legato.journal import SessionKey
-from legato.text import Surrogates, clean, clean_json
+from legato.text import Surrogates, brief, clean_json
 from legato.tools import Outcome, Tool, ToolContext
 
 T = TypeVar("T")
@@ -68,7 +68,8 @@ class OpenTurn:
 
     def finish(self, usage: Usage, finish_reason: str) -> None:
         """What `turn.completed` will carry besides the text."""
-        self.usage, self.finish_reason = usage, finish_reason
+        self.usage = {brief(kind): int(tokens) for kind, tokens in usage.items()}
+        self.finish_reason = brief(finish_reason)
 
     async def call(self, tool: Tool, /, **arguments: Any) -> JsonValue:
         """Runs one tool and gives back its content. Raises ToolFailed with the tool's error."""
@@ -131,7 +132,7 @@ class OpenTurn:
         return ToolCall(
             step=self._at,
             call=f"{self._at}-{self._numbered}",
-            name=clean(request.name),
+            name=brief(request.name),
             arguments=_told(request.arguments),
             effect=effect,
         )
