@@ -71,7 +71,7 @@ class Server:
 
     async def _healthy(self) -> None:
         until = time.monotonic() + START_SECONDS
-        async with httpx.AsyncClient(trust_env=False, timeout=5) as http:
+        async with httpx.AsyncClient(trust_env=False, verify=False, timeout=5) as http:
             while time.monotonic() < until and self.process.poll() is None:
                 if await _is_healthy(http, f"{self.url}/health"):
                     return
