@@ -95,7 +95,7 @@ def _run(work: Coroutine[Any, Any, None], stopped: int) -> None:
         asyncio.run(_stoppable(work))
     except asyncio.CancelledError:
         sys.exit(stopped)
-    except (LegatoError, httpx.HTTPError, TimeoutError) as wrong:
+    except (LegatoError, httpx.HTTPError, OSError) as wrong:
         click.echo(f"legato: {' '.join(str(wrong).split()) or type(wrong).__name__}", err=True)
         sys.exit(WRONG if isinstance(wrong, CannotStart | SettingsError) else FAILED)
 

@@ -122,6 +122,7 @@ async def start_worker(env: Mapping[str, str]) -> Worker:
     ours, theirs = socket.socketpair()
     reader, link = await asyncio.open_connection(sock=ours)
     command = (sys.executable, "-m", "legato.dev.worker", str(theirs.fileno()))
+    process: Process | None = None
     try:
         with theirs:
             process = await asyncio.create_subprocess_exec(
@@ -133,6 +134,7 @@ async def start_worker(env: Mapping[str, str]) -> Worker:
         raise CannotStart(told.get("error") or f"a worker {_died(await process.wait())} before it was ready")
     except BaseException:
         link.close()
+        _kill(process)
         raise
 
 
@@ -141,9 +143,14 @@ async def _end(worker: Worker) -> None:
     try:
         await asyncio.wait_for(worker.process.wait(), END_SECONDS)
     except TimeoutError:
-        with suppress(ProcessLookupError):
-            worker.process.kill()
+        _kill(worker.process)
         await worker.process.wait()
+
+
+def _kill(process: Process | None) -> None:
+    if process and process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
 
 
 def _bound(port: int) -> socket.socket:

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import uvicorn
@@ -65,7 +66,8 @@ def _said(wrong: Exception) -> str:
 
 
 def _tell(link: socket.socket, fields: dict[str, Any]) -> None:
-    link.sendall(json.dumps(fields).encode() + b"\n")
+    with suppress(OSError):  # the parent has given up already
+        link.sendall(json.dumps(fields).encode() + b"\n")
 
 
 def _when_closed(link: socket.socket, then: Callable[[], None]) -> None:

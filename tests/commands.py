@@ -1,0 +1,89 @@
+"""The command line as a person starts it: real processes, found again by a mark in their environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+
+class Command:
+    """`legato ARGUMENTS`, with `directory` as its own; everything it prints is in `output`. Leaving ends all of it."""
+
+    def __init__(self, directory: Path, *arguments: str, **env: str) -> None:
+        self.mark = uuid4().hex
+        self._log = directory / f"{self.mark}.log"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("LEGATO_", "PYTEST_"))}
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "legato", *arguments],
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**kept, "XDG_STATE_HOME": str(directory), **env, "TEST_MARK": self.mark},
+            )
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def alive(self) -> list[int]:
+        """The pids of all processes that came from this command, wherever they have gone."""
+        return [pid for pid in _pids() if f"TEST_MARK={self.mark}\0".encode() in _environment(pid)]
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def ended(self, within: float = 20) -> int:
+        """The exit code. Raises TimeoutExpired."""
+        return await asyncio.to_thread(self.process.wait, within)
+
+    async def says(self, text: str, within: float = 20) -> str:
+        """The output, once `text` is in it. Raises AssertionError with what was said instead."""
+        await until(lambda: text in self.output or self.process.poll() is not None, within, lambda: self.output)
+        assert text in self.output, self.output
+        return self.output
+
+    async def gone(self, within: float = 10) -> None:
+        """Returns when not one process is left. Raises AssertionError."""
+        await until(lambda: not self.alive(), within, lambda: f"still there: {self.alive()}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pid in self.alive():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+async def until(condition: Callable[[], bool], within: float, otherwise: Callable[[], str] = lambda: "") -> None:
+    """Returns when `condition` holds. Raises AssertionError after `within` seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, otherwise()
+        await asyncio.sleep(0.02)
+
+
+def _pids() -> Sequence[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def _environment(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    return b""

@@ -1,0 +1,34 @@
+"""`legato demo`, as `make demo` runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from commands import Command
+
+
+async def test_it_shows_the_seam_and_exits_0_without_a_terminal(tmp_path: Path) -> None:
+    with Command(tmp_path, "demo") as demo:
+        assert await demo.ended() == 0, demo.output
+        for words in ("cut after event 13", "Last-Event-ID: 1-13", "w39 w40", "None is missing", "transfer ran once"):
+            assert words in demo.output
+        await demo.gone()
+
+
+async def test_it_leaves_neither_process_nor_file_when_stopped_in_mid_turn(tmp_path: Path) -> None:
+    with Command(tmp_path, "demo", TMPDIR=str(tmp_path)) as demo:
+        await demo.says("w3")
+        demo.signal(signal.SIGTERM)
+        assert await demo.ended() == 130
+        await demo.gone()
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("legato-demo-")]
+
+
+async def test_its_workers_end_when_it_is_killed(tmp_path: Path) -> None:
+    with Command(tmp_path, "demo") as demo:
+        await demo.says("w3")
+        assert len(demo.alive()) == 3
+        demo.signal(signal.SIGKILL)
+        await demo.gone()

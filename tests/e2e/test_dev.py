@@ -1,0 +1,143 @@
+"""`legato dev`: several processes behind one port, and their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from commands import Command, until
+from harness.caller import Caller
+
+
+def url_of(dev: Command) -> str:
+    found = re.search(r"http://127\.0\.0\.1:\d+", dev.output)
+    assert found, dev.output
+    return found[0]
+
+
+def workers_of(dev: Command) -> list[int]:
+    return [pid for pid in dev.alive() if pid != dev.process.pid]
+
+
+@pytest.fixture
+async def dev(tmp_path: Path) -> AsyncIterator[Command]:
+    with Command(tmp_path, "dev", "--port", "0") as command:
+        await command.says("Ctrl-C")
+        yield command
+
+
+async def instance_of(dev: Command) -> str:
+    answer = await Caller(url_of(dev)).request("GET", "/health")
+    return str(answer.headers["Legato-Instance"])
+
+
+async def test_connections_go_to_every_worker_in_turn(dev: Command) -> None:
+    first, second, third = [await instance_of(dev) for _ in range(3)]
+    assert first != second
+    assert first == third
+
+
+async def test_a_cut_turn_is_resumed_on_the_other_instance(dev: Command) -> None:
+    caller = Caller(url_of(dev))
+    async with caller.start("s", "/say 30 40", turn="t") as first:
+        await first.until(lambda message: '"w9 "' in message.data)
+    async with caller.events("s", after=first.cursor, turn="t") as rest:
+        await rest.rest()
+    assert rest.headers["Legato-Instance"] != first.headers["Legato-Instance"]
+    assert first.text + rest.text == "".join(f"w{number} " for number in range(1, 31))
+
+
+async def test_a_killed_worker_is_replaced_and_said_so_in_one_line(dev: Command) -> None:
+    before, lines = set(workers_of(dev)), len(dev.output.splitlines())
+    killed = min(before)
+    os.kill(killed, signal.SIGKILL)
+    output = await dev.says(f"worker {killed} was ended by SIGKILL; starting another", within=5)
+    assert len(output.splitlines()) == lines + 1
+    await until(lambda: len(set(workers_of(dev)) - before) == 1, within=5)
+
+
+async def test_a_connection_goes_to_a_living_worker_while_another_is_dead(dev: Command) -> None:
+    os.kill(min(workers_of(dev)), signal.SIGKILL)
+    assert {(await Caller(url_of(dev)).request("GET", "/health")).status_code for _ in range(4)} == {200}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_ends_everything(dev: Command, number: signal.Signals) -> None:
+    dev.signal(number)
+    assert await dev.ended() == 0
+    assert not dev.alive()
+
+
+async def test_no_worker_outlives_a_supervisor_that_is_killed(dev: Command) -> None:
+    assert len(workers_of(dev)) == 2
+    dev.signal(signal.SIGKILL)
+    await dev.gone(within=6)
+
+
+STUCK = """
+import pathlib, time
+async def agent(turn):
+    pathlib.Path("entered").touch()
+    time.sleep(600)
+"""
+
+
+async def test_a_worker_whose_agent_blocks_it_ends_with_its_supervisor_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    with Command(tmp_path, "dev", "--port", "0", "--agent", "stuck:agent") as dev:
+        await dev.says("Ctrl-C")
+        asking = asyncio.create_task(Caller(url_of(dev)).begin("s", "go"))
+        await until((tmp_path / "entered").exists, within=10)
+        dev.signal(signal.SIGTERM)
+        assert await dev.ended() == 0
+        assert not dev.alive()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
+async def refusal(directory: Path, *arguments: str, **env: str) -> str:
+    with Command(directory, "dev", "--port", "0", *arguments, **env) as dev:
+        assert await dev.ended() == 2, dev.output
+        await dev.gone()
+        (line,) = dev.output.splitlines()
+        return line
+
+
+async def test_a_taken_port_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"port {port} cannot be used" in await refusal(tmp_path, "--port", port)
+
+
+async def test_a_journal_that_cannot_be_written_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert f"{tmp_path}/file" in await refusal(tmp_path, "--journal", f"sqlite:///{tmp_path}/file/journal.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [
+        ("nowhere:agent", "No module named 'nowhere'"),
+        ("json:nothing", "nothing"),
+        ("broken:agent", "ZeroDivisionError"),
+    ],
+)
+async def test_an_agent_that_cannot_be_imported_is_one_line_and_exit_code_2(
+    tmp_path: Path, agent: str, said: str
+) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0")
+    assert said in await refusal(tmp_path, "--agent", agent)
+
+
+async def test_a_wrong_setting_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    assert "LEGATO_PING='often'" in await refusal(tmp_path, LEGATO_PING="often")
+
+
+async def test_the_laptops_identity_is_refused_on_the_platform(tmp_path: Path) -> None:
+    assert "K_SERVICE" in await refusal(tmp_path, K_SERVICE="service")
