@@ -148,7 +148,11 @@ class Reader:
         runtime, now = self._runtime, self._runtime.clock()
         standing = await runtime.journal.standing(self._key)
         lease = standing.lease
-        if self.cursor.seq > standing.seq and lease and standing.owned(now) and lease.epoch == self.cursor.epoch:
+        if self.cursor.seq <= standing.seq:
+            # The journal may have reached the cursor since it was read.
+            if self._stands(await runtime.journal.read(self._key, self.cursor.seq, now, 1)):
+                return None
+        elif lease and standing.owned(now) and lease.epoch == self.cursor.epoch:
             self._ahead_until = self._ahead_until or now + int(AHEAD_SECONDS * 1000)
             if now < self._ahead_until:
                 await runtime.journal.wait(self._key, standing.seq, min(patience, 0.5))
