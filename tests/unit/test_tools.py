@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel, Field, JsonValue
 
 from legato import Tool, ToolContext, ToolFailed, tool
+from legato.errors import LeaseLost
 from legato.threads import Threads
 from legato.tools import Outcome
 
@@ -448,6 +449,16 @@ class TestProgress:
         await reporting(in_thread).run({}, context)
         here = threading.current_thread().name
         assert told == [("a", None, here), (None, 1.0, here), ("\ufffd", 0.0, here), (None, None, here)]
+
+    async def test_that_the_turn_takes_no_more_harms_neither_tool_nor_loop(self) -> None:
+        complaints: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+
+        def lost(message: str | None, fraction: float | None) -> None:
+            raise LeaseLost
+
+        assert (await reporting(True).run({}, ToolContext("k", lost))).ok
+        assert complaints == []
 
     async def test_does_nothing_once_the_call_has_ended(self) -> None:
         told: list[float | None] = []
