@@ -312,7 +312,7 @@ class Rig:
         journal = Flaky(SqliteJournal(self.path, clock=clock))
         wanted = Settings(**{**SHORT, **settings})
         runtime = Runtime(journal, wanted, clock, lambda: uuid4().hex, name or uuid4().hex[:6])
-        engine = Engine(runtime, {"agent": as_agent(agent)}, default="agent")
+        engine = Engine(runtime, dict.fromkeys(("agent", "second"), as_agent(agent)), default="agent")
         made = Instance(clock, journal, runtime, engine, Gateway(runtime, engine))
         self.stack.push_async_callback(made.close)
         return made
