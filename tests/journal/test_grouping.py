@@ -124,7 +124,7 @@ async def test_a_waiter_that_is_cancelled_disturbs_nobody() -> None:
     sent.cancel()
     queued.cancel()
     store.open.set()
-    assert await asyncio.gather(with_it, behind) == [20, 40]
+    assert [await with_it, await behind] == [20, 40]
     assert store.groups == [[1, 2], [4]]
 
 

@@ -53,12 +53,16 @@ class FirestoreJournal:
                 raise LeaseLost(f"position {segment.first} of session {key.session} is taken ({taken})") from None
 
     async def renew(self, key: SessionKey, lease: Lease) -> Lease:
-        write = wire.merge(self._name(key, LEASE), docs.lease_fields(lease), lease.version)
+        name = self._name(key, LEASE)
         try:
-            return replace(lease, version=await self._put(write))
+            if lease.version is not None:
+                return replace(
+                    lease, version=await self._put(wire.merge(name, docs.lease_fields(lease), lease.version))
+                )
         except PreconditionFailed:
-            (stored,) = await self._rpc.get(self._name(key, LEASE))
-            return _renewed(lease, docs.lease_of(*_read(stored)) if stored else None)
+            pass
+        (stored,) = await self._rpc.get(name)
+        return _renewed(lease, docs.lease_of(*_read(stored)) if stored else None)
 
     async def commit(self, key: SessionKey, commit: Commit) -> Commit:
         writes = self._plan(key, commit)
