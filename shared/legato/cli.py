@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -11,19 +13,36 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import click
 import httpx
 from rich.console import Console
 
+from legato.client import FileStore, LegatoClient
 from legato.dev.supervisor import CannotStart, Dev
 from legato.errors import LegatoError, SettingsError
+from legato.events import ID_PATTERN
+from legato.terminal.chat import Chat
+from legato.terminal.lines import Lines
 from legato.terminal.screen import Screen
-from legato.terminal.showcase import showcase
+from legato.terminal.showcase import SESSION, TOKEN, showcase
 
 FAILED, WRONG, STOPPED = 1, 2, 130
 STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DEMO_SECONDS: Final = 60.0
+
+
+def _checked_url(context: click.Context, option: click.Parameter, value: str) -> str:
+    if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
+        raise click.BadParameter("expected http://HOST:PORT or https://HOST")
+    return value.rstrip("/")
+
+
+def _checked_id(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(ID_PATTERN, value):
+        raise click.BadParameter("expected 1 to 64 letters, digits, '_' or '-', the first a letter or a digit")
+    return value
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -66,12 +85,54 @@ def _curl(url: str) -> str:
 
 
 @main.command()
+@click.option("--url", default="http://127.0.0.1:8080", callback=_checked_url, help="Where the gateway is.")
+@click.option("--session", callback=_checked_id, help="The session to go on with; without it a new one.")
+@click.option("--token", default=TOKEN, help="The bearer token.")
+def chat(url: str, session: str | None, token: str) -> None:
+    """Talk to an agent; neither the server's end nor this one's loses a turn."""
+    _run(_chat(url, session or f"s_{uuid4().hex[:8]}", token), stopped=STOPPED)
+
+
+async def _chat(url: str, session: str, token: str) -> None:
+    screen = Screen(Console())
+    async with _client(url, token, FileStore(_state_directory(url, token))) as client:
+        talk = Chat(client, session, screen, Lines(0), echo=not sys.stdin.isatty())
+        screen.line(f"Session {session} at {url}. Ctrl-C cancels a running turn, Ctrl-D leaves.", "dim")
+        try:
+            await _talking(talk, go_on=True)
+        finally:
+            screen.line(f"To come back: legato chat --url {url} --session {session}", "dim")
+
+
+async def _talking(talk: Chat, *, go_on: bool) -> None:
+    """SIGINT cancels the running turn, and leaves when there is none or it was asked before."""
+    task = asyncio.current_task()
+    assert task
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: talk.interrupt() or task.cancel())
+    if go_on:
+        await talk.go_on()
+    await talk.talk()
+
+
+def _client(url: str, token: str, store: FileStore | None) -> LegatoClient:
+    """A proxy that the environment names stands before other machines, never before this one."""
+    here = httpx.URL(url).host in {"127.0.0.1", "localhost", "::1"}
+    return LegatoClient(url, token, store, httpx.AsyncClient(trust_env=not here))
+
+
+def _state_directory(url: str, token: str) -> Path:
+    """One directory for each principal of each service; XDG Base Directory Specification."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "legato" / hashlib.sha256(f"{url}\0{token}".encode()).hexdigest()[:16]
+
+
+@main.command()
 def demo() -> None:
     """Cut a turn in mid-sentence and get the rest from another process."""
-    _run(_demo(sys.stdin.isatty() and sys.stdout.isatty()), stopped=STOPPED)
+    _run(_demo(interactive=sys.stdin.isatty() and sys.stdout.isatty()), stopped=STOPPED)
 
 
-async def _demo(interactive: bool) -> None:
+async def _demo(*, interactive: bool) -> None:
     screen = Screen(Console())
     with tempfile.TemporaryDirectory(prefix="legato-demo-") as directory:
         ledger = Path(directory) / "ledger.jsonl"
@@ -81,6 +142,17 @@ async def _demo(interactive: bool) -> None:
             screen.line(f"{len(running.workers)} instances behind {running.url}, one journal.")
             async with asyncio.timeout(DEMO_SECONDS):
                 await showcase(running.url, ledger, screen)
+            if interactive:
+                await _go_on(running.url, screen)
+
+
+async def _go_on(url: str, screen: Screen) -> None:
+    screen.line(
+        '\nNow you, in the same session. Any words, or /say 50 10, /tool slow {"seconds": 5}, /think 5 ...', "bold"
+    )
+    screen.line("Ctrl-C cancels a running turn, Ctrl-D leaves and ends the instances.", "dim")
+    async with _client(url, TOKEN, None) as client:
+        await _talking(Chat(client, SESSION, screen, Lines(0), echo=False), go_on=False)
 
 
 def _say(line: str) -> None:

@@ -52,6 +52,11 @@ class Screen:
     def prompt(self) -> None:
         self.end_line()
         self._console.out("> ", style="bold", end="")
+        self._open = True
+
+    def entered(self) -> None:
+        """The terminal has shown the line that was typed, and its end, by itself."""
+        self._open = False
 
     def _write(self, pieces: Iterable[Piece]) -> None:
         for kind, text in pieces:
