@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 from uuid import uuid4
 
 import click
@@ -23,7 +24,10 @@ from legato.client import FileStore, LegatoClient
 from legato.dev.supervisor import CannotStart, Dev
 from legato.errors import LegatoError, SettingsError
 from legato.events import ID_PATTERN
+from legato.journal import SessionKey
+from legato.settings import read_settings
 from legato.terminal.chat import Chat
+from legato.terminal.history import rows, stored, table
 from legato.terminal.lines import Lines
 from legato.terminal.screen import Screen
 from legato.terminal.showcase import SESSION, TOKEN, showcase
@@ -31,6 +35,7 @@ from legato.terminal.showcase import SESSION, TOKEN, showcase
 FAILED, WRONG, STOPPED = 1, 2, 130
 STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DEMO_SECONDS: Final = 60.0
+PIPE_WIDTH: Final = 240
 
 
 def _checked_url(context: click.Context, option: click.Parameter, value: str) -> str:
@@ -124,6 +129,38 @@ def _state_directory(url: str, token: str) -> Path:
     """One directory for each principal of each service; XDG Base Directory Specification."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "legato" / hashlib.sha256(f"{url}\0{token}".encode()).hexdigest()[:16]
+
+
+@main.command()
+@click.argument("session", callback=_checked_id)
+@click.option("--journal", metavar="URL", help="sqlite:///PATH or firestore://PROJECT/DATABASE  [LEGATO_JOURNAL]")
+@click.option("--user", default="me", callback=_checked_id, help="Whose session it is.")
+def journal(session: str, journal: str | None, user: str) -> None:
+    """Show what the journal holds of a session, as a table."""
+    if journal is not None:
+        os.environ["LEGATO_JOURNAL"] = journal
+    _run(_journal(SessionKey(user, session)), stopped=STOPPED)
+
+
+async def _journal(key: SessionKey) -> None:
+    from legato import app  # noqa: PLC0415 - the stores take longer to load than the other commands to run
+
+    settings = read_settings()
+    _require_file(settings.journal)
+    store = app.open_journal(settings)
+    try:
+        standing, segments = await stored(store, key, app.now())
+    finally:
+        await store.close()
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    console.print(table(list(rows(standing, segments))))
+
+
+def _require_file(url: str) -> None:
+    """Looking must not create what is looked for."""
+    path = url.removeprefix("sqlite:///")
+    if path != url and not os.path.exists(unquote(path)):
+        raise SettingsError(f"LEGATO_JOURNAL={url!r}: there is no such file")
 
 
 @main.command()

@@ -1,0 +1,64 @@
+"""`legato journal`: the table of a session's journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from legato.app import open_journal
+from legato.cli import main
+from legato.events import Event, Payload, TextDelta, TurnResumed, TurnStarted
+from legato.journal import Commit, Head, Segment, SessionKey, Standing
+from legato.settings import Settings
+from legato.terminal.history import rows, stored
+
+FAR = 10**13
+HEAD = Head(epoch=1, seq=0, turn=None, created_at=1, updated_at=1, expires_at=FAR)
+
+
+def segment(epoch: int, first: int, *payloads: Payload) -> Segment:
+    records = [Event(first + n, epoch, "t", 1, payload).encode() for n, payload in enumerate(payloads)]
+    return Segment.of(records, f"c{first}", FAR)
+
+
+BEGUN = segment(1, 1, TurnStarted(agent="demo"))
+SAID = segment(1, 2, *(TextDelta(step=1, text=f"w{n}") for n in range(3)))
+TAKEN = segment(2, 5, TurnResumed(reason="lease_expired", attempt=1))
+
+
+def shown(standing: Standing, *segments: Segment) -> list[str]:
+    return [row.seam or f"{row.mark}{row.event.seq if row.event else ''}" for row in rows(standing, segments)]
+
+
+def test_segments_are_marked_and_epochs_are_seams() -> None:
+    assert shown(Standing(HEAD, None, None, 5), BEGUN, SAID, TAKEN) == [
+        "epoch 1: a turn begins", "╶1", "╭2", "│3", "╰4", "epoch 2: the turn has another owner", "╶5"
+    ]  # fmt: skip
+
+
+def test_holes_are_said_wherever_they_are() -> None:
+    said = shown(Standing(HEAD, None, None, 9), SAID)
+    assert said[0] == "event 1 is gone: it has expired"
+    assert said[-1] == "events 5 to 9 are gone: they have expired"
+
+
+async def test_both_stores_give_what_they_hold(journal_url: str) -> None:
+    journal, key = open_journal(Settings(journal=journal_url)), SessionKey("me", "s")
+    try:
+        await journal.commit(key, Commit(segment=BEGUN, head=HEAD))
+        await journal.append(key, SAID)
+        standing, segments = await stored(journal, key, 1)
+    finally:
+        await journal.close()
+    assert [part.events for part in segments] == [BEGUN.events, SAID.events]
+    assert standing.seq == 4
+
+
+def test_a_journal_that_is_not_there_is_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEGATO_JOURNAL", f"sqlite:///{tmp_path}/none.sqlite")
+    answer = CliRunner().invoke(main, ["journal", "s"])
+    assert answer.exit_code == 2
+    assert "there is no such file" in answer.output
+    assert not list(tmp_path.iterdir())
