@@ -44,6 +44,6 @@ $(INSTALLED): pyproject.toml requirements.lock $(BROKEN)
 	  "$$found" -m venv --clear $(VENV); \
 	fi
 	@echo "Installing the locked versions into $(VENV) ..."
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c requirements.lock setuptools
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c requirements.lock --no-build-isolation -e '.[dev]'
+	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check -c requirements.lock setuptools
+	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check -c requirements.lock --no-build-isolation -e '.[dev]'
 	@: > $@
