@@ -20,7 +20,7 @@ from legato import sse
 from legato.engine.feed import Feed
 from legato.engine.records import joined
 from legato.engine.run import Engine
-from legato.engine.runtime import Runtime
+from legato.engine.runtime import ANSWER_SECONDS, Runtime
 from legato.engine.view import view
 from legato.errors import JournalUnavailable
 from legato.events import TERMINAL, Cursor, Record
@@ -209,18 +209,17 @@ class Stream:
             while True:
                 left = min(sent + self._settings.ping, until) - loop.time()
                 batch = await self._next(max(0.0, left))
-                now = loop.time()
                 if batch is not None:
                     yield _encode(batch)
                     if batch.over:
                         return
-                    sent = now
-                elif now >= until:
+                    sent = loop.time()
+                if loop.time() >= until:
                     yield _closing("deadline")
                     return
-                elif now - sent >= self._settings.ping:
+                if loop.time() - sent >= self._settings.ping:
                     yield sse.PING
-                    sent = now
+                    sent = loop.time()
         finally:
             if self._reading:
                 self._reading.cancel()
@@ -249,7 +248,10 @@ class Stream:
 
 
 async def poll(reader: Reader, wait: float) -> dict[str, Any]:
-    """The long poll: `{events, snapshot?, cursor, more}`, at once when there is something, after `wait` s at latest."""
+    """The long poll: `{events, snapshot?, cursor, more}`, at once when there is something, after `wait` s at latest.
+
+    Raises JournalUnavailable.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + wait
     while True:
@@ -260,14 +262,22 @@ async def poll(reader: Reader, wait: float) -> dict[str, Any]:
             await reader.feed.wait(reader.cursor.seq, left)
             batch = reader.live()
         elif batch is None:
-            batch = await reader.stored(left)
+            batch = await _in_time(reader, left)
         if batch is not None or loop.time() >= until:
             return _polled(reader, batch or Batch())
 
 
+async def _in_time(reader: Reader, patience: float) -> Batch | None:
+    try:
+        return await asyncio.wait_for(reader.stored(patience), patience + ANSWER_SECONDS)
+    except TimeoutError:
+        raise JournalUnavailable("the journal does not answer; ask again") from None
+
+
 def _polled(reader: Reader, batch: Batch) -> dict[str, Any]:
     events = [record.fields() for record in batch.records]
-    answer: dict[str, Any] = {"events": events, "cursor": str(reader.cursor), "more": not batch.over}
+    more = not batch.over or batch.reason is not None
+    answer: dict[str, Any] = {"events": events, "cursor": str(reader.cursor), "more": more}
     if batch.snapshot is not None:
         answer["snapshot"] = batch.snapshot
     return answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -72,11 +71,11 @@ class Prepared:
 
 
 @pytest.fixture
-async def instance(rig: Rig) -> AsyncIterator[Instance]:
+async def instance(rig: Rig) -> Instance:
     """Reads the prepared journal; runs no turn of it."""
     made = rig.instance(Puppet())
     await Prepared(made).write()
-    yield made
+    return made
 
 
 async def first_frame(client: Client) -> tuple[str, str | None]:
