@@ -17,9 +17,15 @@ from uuid import uuid4
 
 
 class Command:
-    """`legato ARGUMENTS`, with `directory` as its own; everything it prints is in `output`. Leaving ends all of it."""
+    """`legato ARGUMENTS`, with `directory` as its own; everything it prints is in `output`. Leaving ends all of it.
 
-    def __init__(self, directory: Path, *arguments: str, **env: str) -> None:
+    Its standard input is empty; with `typed` it is a pipe that `types` writes to, with `terminal` (the descriptor of
+    one) input and output are that, and nothing comes to `output`.
+    """
+
+    def __init__(
+        self, directory: Path, *arguments: str, typed: bool = False, terminal: int | None = None, **env: str
+    ) -> None:
         self.mark = uuid4().hex
         self._log = directory / f"{self.mark}.log"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("LEGATO_", "PYTEST_"))}
@@ -27,8 +33,8 @@ class Command:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "legato", *arguments],
                 cwd=directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdin=terminal or (subprocess.PIPE if typed else subprocess.DEVNULL),
+                stdout=terminal or log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 env={**kept, "XDG_STATE_HOME": str(directory), **env, "TEST_MARK": self.mark},
@@ -41,6 +47,11 @@ class Command:
     def alive(self) -> list[int]:
         """The pids of all processes that came from this command, wherever they have gone."""
         return [pid for pid in _pids() if f"TEST_MARK={self.mark}\0".encode() in _environment(pid)]
+
+    def types(self, *lines: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write("".join(f"{line}\n" for line in lines).encode())
+        self.process.stdin.flush()
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -69,6 +80,8 @@ class Command:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
+        if self.process.stdin:
+            self.process.stdin.close()
 
 
 async def until(condition: Callable[[], bool], within: float, otherwise: Callable[[], str] = lambda: "") -> None:

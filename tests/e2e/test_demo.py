@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import pty
 import signal
 from pathlib import Path
 
@@ -32,3 +34,22 @@ async def test_its_workers_end_when_it_is_killed(tmp_path: Path) -> None:
         assert len(demo.alive()) == 3
         demo.signal(signal.SIGKILL)
         await demo.gone()
+
+
+async def test_in_a_terminal_it_goes_on_as_a_chat(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with Command(tmp_path, "demo", terminal=theirs) as demo:
+        os.close(theirs)
+        await asyncio.to_thread(read_until, ours, "Now you")
+        os.write(ours, b"/say 41\n")
+        await asyncio.to_thread(read_until, ours, "w41")
+        os.write(ours, b"\x04")
+        assert await demo.ended() == 0
+        await demo.gone()
+    os.close(ours)
+
+
+def read_until(terminal: int, text: str) -> None:
+    shown = ""
+    while text not in shown:
+        shown += os.read(terminal, 65536).decode(errors="replace")

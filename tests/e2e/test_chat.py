@@ -1,0 +1,108 @@
+"""`legato chat` against `legato dev`, as two people would kill them."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from commands import Command
+from harness.ports import Port
+
+
+@pytest.fixture
+def port() -> Iterator[str]:
+    held = Port()
+    yield str(held.number)
+    held.release()
+
+
+def serve(directory: Path, port: str) -> Command:
+    return Command(directory, "dev", "--port", port, LEGATO_LEASE="2")
+
+
+@pytest.fixture
+async def dev(tmp_path: Path, port: str) -> AsyncIterator[Command]:
+    with serve(tmp_path, port) as command:
+        await command.says("Ctrl-C")
+        yield command
+
+
+def chat(directory: Path, port: str, session: str = "s") -> Command:
+    return Command(directory, "chat", "--url", f"http://127.0.0.1:{port}", "--session", session, typed=True)
+
+
+def words(output: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\bw(\d+)\b", output)]
+
+
+async def test_it_shows_words_and_tools_and_what_was_said_before(dev: Command, tmp_path: Path, port: str) -> None:
+    for _ in range(2):
+        with chat(tmp_path, port) as talk:
+            talk.types('/tool lookup {"key": "k"}')
+            output = await talk.says("the value of k")
+            assert '→ lookup {"key": "k"}' in output
+    assert output.count("> /tool lookup") == 1
+    with chat(tmp_path, port) as talk:
+        await talk.says("← lookup")
+        assert talk.process.stdin
+        talk.process.stdin.close()
+        assert await talk.ended() == 0
+        assert talk.output.count("> /tool lookup") == 2
+
+
+async def test_killed_in_mid_turn_it_goes_on_where_it_was(dev: Command, tmp_path: Path, port: str) -> None:
+    with chat(tmp_path, port) as talk:
+        talk.types("/say 60 20")
+        await talk.says("w30")
+        talk.signal(signal.SIGKILL)
+        await talk.ended()
+    with chat(tmp_path, port) as again:
+        output = await again.says("w60")
+    assert words(output) == list(range(1, 61))
+
+
+async def test_when_the_server_is_killed_it_reconnects_and_ends(dev: Command, tmp_path: Path, port: str) -> None:
+    with chat(tmp_path, port) as talk:
+        talk.types("/say 1000 20")
+        await talk.says("w10")
+        dev.signal(signal.SIGKILL)
+        await talk.says("reconnecting")
+        await dev.gone()
+        with serve(tmp_path, port):
+            await talk.says("owner_lost", within=60)
+            talk.types("/say 2")
+            await talk.says("> /say 2")
+
+
+async def test_ctrl_c_cancels_the_turn_and_the_next_one_leaves(dev: Command, tmp_path: Path, port: str) -> None:
+    with chat(tmp_path, port) as talk:
+        talk.types("/say 1000 20")
+        await talk.says("w5")
+        talk.signal(signal.SIGINT)
+        await talk.says("■ interrupted")
+        talk.signal(signal.SIGINT)
+        assert await talk.ended() == 130
+        assert "--session s" in talk.output
+
+
+async def test_a_second_ctrl_c_leaves_while_the_server_is_away(dev: Command, tmp_path: Path, port: str) -> None:
+    with chat(tmp_path, port) as talk:
+        talk.types("/say 1000 20")
+        await talk.says("w5")
+        dev.signal(signal.SIGKILL)
+        await talk.says("reconnecting")
+        talk.signal(signal.SIGINT)
+        await talk.says("Ctrl-C again leaves")
+        talk.signal(signal.SIGINT)
+        assert await talk.ended() == 130
+
+
+async def test_where_nothing_answers_it_says_what_to_start(tmp_path: Path, port: str) -> None:
+    with chat(tmp_path, port) as talk:
+        assert await talk.ended() == 1
+        assert "legato dev" in talk.output
+        assert "Traceback" not in talk.output
