@@ -25,7 +25,11 @@ class ScriptedStream(Stream):
         self.closed = threading.Event()
         self.given = 0
 
-    async def frames(self) -> AsyncGenerator[bytes, None]:
+    def frames(self) -> AsyncGenerator[bytes, None]:
+        self._given = self._give()  # held here, so that only its reader closes it, and never the garbage collector
+        return self._given
+
+    async def _give(self) -> AsyncGenerator[bytes, None]:
         try:
             for frame in self._script:
                 if isinstance(frame, Exception):

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncGenerator, Iterator
 
 import flask
+import functions_framework
 import pytest
 
 from legato.errors import SettingsError
@@ -33,6 +34,7 @@ def face(stage: Stage) -> Iterator[FlaskFace]:
 def client(face: FlaskFace) -> flask.testing.FlaskClient:
     app = flask.Flask(__name__)
     app.register_blueprint(blueprint(face), url_prefix="/api/agent")
+    app.after_request(functions_framework.read_request)
     return app.test_client()
 
 
@@ -101,7 +103,6 @@ def test_a_body_that_says_it_is_too_large_is_not_read(client: flask.testing.Flas
     environ = {"CONTENT_LENGTH": "5000", "CONTENT_TYPE": "application/json", "wsgi.input": body}
     answer = client.post("/api/agent/v1/sessions/s1/turns", headers=HEADERS, environ_overrides=environ)
     assert answer.status_code == 413
-    assert answer.is_streamed  # functions-framework reads the rest of the request before any other answer
     assert body.tell() == 0
 
 
