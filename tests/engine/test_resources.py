@@ -1,0 +1,127 @@
+"""What is left behind: nothing of ended turns and of readers that left; and who blocks the loop is named."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+
+from engine.rig import KEY, Client, Instance, Puppet, Rig, eventually
+from legato import tool
+from legato.agents import Turn
+from legato.engine.feed import Feed
+from legato.engine.watchdog import BEAT_SECONDS, Watchdog
+from legato.errors import ModelFailed
+from legato.journal import SessionKey
+
+
+@tool(effect="idempotent")
+async def look() -> str:
+    return "seen"
+
+
+async def agent(turn: Turn) -> None:
+    await turn.text("a")
+    await turn.call(look)
+    if turn.input == "fail":
+        raise ModelFailed("broken", "the model broke off")
+
+
+def others() -> set[asyncio.Task[object]]:
+    return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+def references(kind: type) -> int:
+    gc.collect()
+    return sum(isinstance(thing, kind) for thing in gc.get_objects())
+
+
+async def test_a_hundred_turns_leave_no_task_and_no_feed(rig: Rig) -> None:
+    """Completed, failed, cancelled, in sessions of their own."""
+    instance = rig.instance(agent)
+    await instance.play()
+    await eventually(lambda: not instance.engine._tasks)
+    tasks, feeds = others(), references(Feed)
+    await asyncio.gather(*(one_turn(instance, index) for index in range(100)))
+    await eventually(lambda: not instance.engine._tasks and others() <= tasks)
+    assert instance.engine.live == {}
+    assert references(Feed) == feeds
+
+
+async def one_turn(instance: Instance, index: int) -> None:
+    key = SessionKey("ann", f"s{index}")
+    await instance.start("fail" if index % 3 == 0 else "", key=key)
+    if index % 3 == 1:
+        await instance.gateway.cancel(key, "t1", "enough", "ann")
+    await instance.ended(key=key)
+
+
+async def test_a_hundred_readers_that_leave_leave_nothing(rig: Rig) -> None:
+    """Half of them read the feed, half the journal; the turn does not notice."""
+    owner, other = rig.instance(Puppet()), rig.instance(Puppet())
+    await owner.start()
+    feed = owner.live().writer.feed
+    await other.stored()
+    tasks = others()
+    clients = [await (owner, other)[n % 2].follow(start=True) for n in range(100)]
+    for client in clients:
+        await client.until("turn.started")
+    readers = [weakref.ref(client) for client in clients]
+    await asyncio.gather(*(client.leave() for client in clients))
+    del clients, client
+    await eventually(lambda: not feed._waiting and others() <= tasks)
+    gc.collect()
+    assert not any(reader() for reader in readers)
+    assert owner.live().id == "t1"
+
+
+async def test_a_reader_that_leaves_while_the_journal_hangs_leaves_nothing(rig: Rig) -> None:
+    owner, other = rig.instance(Puppet()), rig.instance(Puppet())
+    await owner.start()
+    stream = await other.gateway.follow(KEY, cursor=None, start=True, turn="t1")
+    assert stream
+    await other.stored()
+    tasks, gate = others(), other.journal.hold("read")
+    client = Client(stream)
+    await asyncio.wait_for(gate.reached.wait(), 5)
+    await client.leave()
+    await eventually(lambda: others() <= tasks)
+
+
+def test_a_tool_that_blocks_the_loop_is_named_within_two_seconds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names the function and its file while it still blocks; the turn ends well."""
+    began: list[float] = []
+
+    @tool(effect="read")
+    async def stuck() -> None:
+        began.append(time.time())
+        time.sleep(2.5)  # noqa: ASYNC251 - this is the fault
+
+    async def calls(turn: Turn) -> None:
+        await turn.call(stuck)
+
+    async def main() -> None:
+        watchdog = Watchdog()
+        made = Rig(tmp_path / "journal.sqlite")
+        async with made.stack:
+            instance = made.instance(calls)
+            await asyncio.sleep(BEAT_SECONDS)
+            await instance.start()
+            assert (await instance.ended()).status == "completed"
+        watchdog.close()
+
+    with caplog.at_level(logging.ERROR, "legato.watchdog"):
+        thread = threading.Thread(target=lambda: asyncio.run(main()), name="server")
+        thread.start()
+        thread.join(20)
+    named = [record for record in caplog.records if "stuck" in record.getMessage()]
+    assert "test_resources.py" in named[0].getMessage()
+    assert named[0].created - began[0] <= 2
