@@ -1,0 +1,48 @@
+"""A journal that does not answer, or refuses: a clear problem, and the instance stays alive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from harness import Face, Port, Server
+from http_raw import refused, send
+
+
+@pytest.fixture
+async def adrift(face: Face, tmp_path: Path) -> AsyncIterator[Server]:
+    """An instance whose Firestore is a port where nobody listens."""
+    port = Port()
+    env = {"FIRESTORE_EMULATOR_HOST": f"127.0.0.1:{port.number}"}
+    async with Server("firestore://demo-away/(default)", tmp_path / "log", face, env) as server:
+        yield server
+    port.release()
+
+
+@pytest.fixture
+async def blocked(face: Face, tmp_path: Path) -> AsyncIterator[Server]:
+    """An instance whose SQLite file cannot be created."""
+    (tmp_path / "file").touch()
+    async with Server(f"sqlite:///{tmp_path}/file/journal.sqlite", tmp_path / "log", face) as server:
+        yield server
+
+
+async def test_a_journal_that_does_not_answer_is_503_with_retry_after(adrift: Server) -> None:
+    caller = adrift.caller()
+    for answer in await asyncio.gather(caller.begin("s", "hello"), caller.snapshot("s")):
+        refused(answer, 503, "journal_unavailable")
+        assert int(answer.headers["retry-after"]) >= 1
+    assert (await send(adrift.caller(), "GET", "/health")).status_code == 200
+
+
+async def test_a_journal_that_cannot_be_kept_is_a_problem_whose_words_stay_in_the_log(
+    blocked: Server, tmp_path: Path
+) -> None:
+    answer = await blocked.caller().begin("s", "hello")
+    refused(answer, 500, "journal_rejected")
+    assert str(tmp_path) not in answer.text
+    assert str(tmp_path) in blocked.output()
+    assert (await send(blocked.caller(), "GET", "/health")).status_code == 200
