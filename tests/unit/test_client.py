@@ -44,6 +44,7 @@ async def test_a_turn_is_sent_once_and_told_event_by_event_to_its_end() -> None:
     assert request.body == {"turn": "t_1", "input": "hi"}
     assert request.headers["authorization"] == "Bearer dev:ann"
     assert request.headers["idempotency-key"] == "t_1"
+    assert request.headers["accept"] == "text/event-stream"
 
 
 async def test_every_turn_has_an_id_of_its_own() -> None:
@@ -106,6 +107,13 @@ async def test_a_cut_after_a_ping_or_a_control_frame_loses_nothing() -> None:
     async with serving(*map(stream, script)) as server:
         run, _ = await play(server)
     assert (server.cursors, run.state) == ([None, "1-2", "1-4"], FINAL)
+
+
+async def test_a_control_frame_of_a_later_version_breaks_nothing() -> None:
+    note = sse.control("later.note", {"x": 1})
+    async with serving(stream(frames(TURN[:2]), note, frames(TURN[2:]))) as server:
+        run, _ = await play(server)
+    assert (run.state, len(server.requests)) == (FINAL, 1)
 
 
 async def test_a_drop_is_shown_as_reconnecting_and_never_as_completed() -> None:
@@ -216,6 +224,7 @@ async def test_a_waiting_turn_is_looked_at_every_thirty_seconds_until_it_goes_on
     assert time.slept == [30, 30, 30]
     assert [request.path.rpartition("/")[2] for request in server.requests] == ["turns", "s_1", "s_1", "s_1", "events"]
     assert statuses(updates) == ["connecting", "streaming", "waiting", "streaming", "completed"]
+    assert sum(update.status == "waiting" for update in updates) == 1
     assert run.turn is not None
     assert run.turn.output == "done"
 
@@ -228,11 +237,9 @@ async def test_a_waiting_turn_that_ended_meanwhile_stops_the_client() -> None:
 
 
 async def test_a_finished_turn_costs_at_most_one_more_request() -> None:
-    """The terminal event came with the last byte before the cut: nothing more is asked."""
-    async with serving(stream(WHOLE, reset=False)) as server:
-        await play(server)
-        async with client_of(server) as client:
-            assert client.unfinished("s_1") is None
+    """None at all, not even the end of a stream that its server leaves open."""
+    async with serving(stream(WHOLE, hang=True)) as server, asyncio.timeout(5):
+        await play(server, timing=Timing(silence=60))
     assert len(server.requests) == 1
 
 
@@ -268,6 +275,38 @@ async def test_a_turn_left_for_later_is_resumed_from_its_cursor() -> None:
         run = client.resume("s_1")
         await live(run)
     assert (run.state, server.cursors) == (FINAL, [None, "1-3", "1-3"])
+
+
+async def test_a_turn_that_never_reached_its_server_is_left_to_be_sent_again() -> None:
+    async with (
+        serving(dropped, dropped, stream(WHOLE)) as server,
+        client_of(server, timing=Timing(give_up=1)) as client,
+    ):
+        await live(client.turn("s_1", "hi", turn="t_1"))
+        assert client.unfinished("s_1") == "t_1"
+        run = client.resume("s_1")
+        await live(run)
+    assert [request.method for request in server.requests] == ["POST"] * 3
+    assert run.state == FINAL
+
+
+async def test_leaving_a_run_closes_its_connection() -> None:
+    left = asyncio.Event()
+
+    async def watched(writer: asyncio.StreamWriter) -> None:
+        await stream(frames(TURN[:3]))(writer)
+        while not writer.transport.is_closing():
+            writer.write(sse.PING)
+            await asyncio.sleep(0.01)
+        left.set()
+
+    async with serving(watched) as server, client_of(server) as client, asyncio.timeout(5):
+        run = client.turn("s_1", "hi", turn="t_1")
+        async with run:
+            async for _ in run:
+                if run.turn:
+                    break
+        await left.wait()
 
 
 async def test_a_refused_token_is_refreshed_once() -> None:
@@ -355,12 +394,16 @@ async def test_a_frame_that_makes_no_sense_breaks_the_stream_and_nothing_else(br
 
 
 async def test_a_frame_beyond_the_limit_breaks_the_stream_and_nothing_else() -> None:
-    async with serving(stream(frames(TURN[:2]), b"data: ", b"x" * 20_000), stream(frames(TURN[2:]))) as server:
+    async with serving(
+        stream(frames(TURN[:2]), b"data: ", b"x" * 400_000, hang=True), stream(frames(TURN[2:]))
+    ) as server:
         run, _ = await play(server, max_bytes=10_000)
     assert (run.state, server.cursors) == (FINAL, [None, "1-2"])
 
 
-@pytest.mark.parametrize("answer", [json_answer([]), json_answer("x"), json_answer({}, 302), json_answer({}, 502)])
+@pytest.mark.parametrize(
+    "answer", [json_answer([]), json_answer("x"), json_answer({}), json_answer({}, 302), json_answer({}, 502)]
+)
 async def test_an_answer_that_is_not_the_service_s_breaks_nothing(answer: Answer) -> None:
     async with serving(sign_in_page, answer, stream(WHOLE)) as server:
         run, _ = await play(server)

@@ -157,4 +157,9 @@ def test_an_end_that_the_state_does_not_know_costs_one_look() -> None:
         Plan("look", "reconnecting"),
         Plan("stop", "completed"),
     ]
-    assert follow(over, looked, over)[1][-1] == Plan("stop", "interrupted", action="retry")
+    assert follow(over, replace(looked, moved=True), over)[1][-1] == Plan("stop", "interrupted", action="retry")
+
+
+def test_looking_at_a_turn_that_waits_is_contact() -> None:
+    link, _ = Link(contact=0.0).after(Outcome("read", "waiting"), TIMING, 1000, 0)
+    assert link.after(BROKE, TIMING, 1001, 0)[1].do == "connect"

@@ -20,7 +20,7 @@ from legato.turn import SessionState
 from scripted_server import ScriptedServer, serving, stream
 
 
-async def test_leaving_a_run_closes_its_connection_and_keeps_its_cursor(tmp_path: Path) -> None:
+async def test_leaving_a_run_keeps_its_cursor(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     async with serving(stream(frames(TURN[:3]), hang=True)) as server, client_of(server, store=store) as client:
         run = client.turn("s_1", "hi", turn="t_1")
@@ -53,6 +53,16 @@ async def test_a_finished_turn_is_stored_with_nothing_left_to_do(tmp_path: Path)
             with pytest.raises(NotFound):
                 client.resume("s_1")
     assert os.listdir(tmp_path) == ["s_1.json"]
+
+
+async def test_a_run_left_at_its_terminal_event_leaves_nothing_to_do(tmp_path: Path) -> None:
+    async with serving(stream(WHOLE)) as server, client_of(server, store=FileStore(tmp_path)) as client:
+        run = client.turn("s_1", "hi", turn="t_1")
+        async with run:
+            async for update in run:
+                if update.status == "completed":
+                    break
+    assert FileStore(tmp_path).load("s_1") == Saved(FINAL)
 
 
 async def test_tokens_do_not_each_cost_a_write(tmp_path: Path) -> None:

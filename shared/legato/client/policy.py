@@ -95,14 +95,13 @@ class Link:
         return link._backoff(outcome, timing, now, chance)
 
     def _noting(self, outcome: Outcome, now: float) -> Link:
-        reached = outcome.moved or outcome.lived >= ALIVE
+        reached = outcome.moved or outcome.kind == "read" or outcome.lived >= ALIVE
         return replace(
             self,
             contact=now if reached else self.contact,
             attempts=0 if outcome.moved else self.attempts,
             silences=self._silences(outcome),
             refreshed=self.refreshed and not reached,
-            looked=self.looked and not outcome.moved,
         )
 
     def _silences(self, outcome: Outcome) -> int:

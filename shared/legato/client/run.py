@@ -209,8 +209,9 @@ class Run:
         seen.byte()
         self._show(self._connected())
         if response.status_code == 202:
-            self._known = True
-            seen.moved = True
+            self._known = seen.moved = True
+        elif "cursor" not in fields:
+            raise ValueError("neither a snapshot nor a poll's answer")
         found = fields if "active" in fields else fields.get("snapshot")
         if found:
             for update in await self._replace(found, seen):
@@ -225,10 +226,10 @@ class Run:
 
     async def _replace(self, fields: dict[str, Any], seen: _Seen) -> list[Update]:
         state = restore(fields)
-        seen.moved, self._known = True, True
+        self._known = True
         if state == self.state:
             return []
-        self.state = state
+        seen.moved, self.state = True, state
         await self._save()
         self._show(self._connected())
         return [Update(self.status, self.state)]
@@ -240,7 +241,7 @@ class Run:
             return []
         seen.moved = True
         self.state, self._dirty = state, True
-        if self._over() or self._means.clock() - self._saved_at >= SAVE_EVERY:
+        if self._means.clock() - self._saved_at >= SAVE_EVERY:
             await self._save()
         self._show(self._connected())
         return [Update(self.status, self.state, event)]
