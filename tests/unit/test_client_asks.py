@@ -12,6 +12,7 @@ from client_play import FINAL, TURN, client_of, looked
 from legato.client import FileStore, LegatoClient
 from legato.client.store import Saved
 from legato.errors import Invalid, NotFound
+from legato.turn import SessionState
 from scripted_server import NO_CONTENT, json_answer, problem, serving
 
 
@@ -32,6 +33,7 @@ async def test_the_small_requests_say_what_the_contract_says(tmp_path: Path) -> 
     ]
     assert server.requests[2].body == {"reason": "enough"}
     assert store.load("s_1") is None
+    assert client.follow("s_1").state == SessionState("s_1")
 
 
 @pytest.mark.parametrize("ask", [lambda c: c.snapshot("s_1"), lambda c: c.cancel("s_1", "t_1")])

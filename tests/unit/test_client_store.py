@@ -14,7 +14,7 @@ import pytest
 from client_play import FINAL, PAYLOADS, TURN, WHOLE, client_of, frames, live, log, play, seqs, state_of
 from legato import events
 from legato.client import FileStore
-from legato.client.store import Saved
+from legato.client.store import Saved, Sent
 from legato.errors import NotFound
 from legato.turn import SessionState
 from scripted_server import ScriptedServer, serving, stream
@@ -63,6 +63,19 @@ async def test_a_run_left_at_its_terminal_event_leaves_nothing_to_do(tmp_path: P
                 if update.status == "completed":
                     break
     assert FileStore(tmp_path).load("s_1") == Saved(FINAL)
+
+
+async def test_following_a_session_does_not_forget_the_turn_that_is_still_to_be_sent(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.save("s_1", Saved(SessionState("s_1"), Sent("t_2", {"turn": "t_2", "input": "hi"})))
+    async with serving(stream(frames(TURN), hang=True)) as server, client_of(server, store=store) as client:
+        run = client.follow("s_1")
+        async with run:
+            async for update in run:
+                if update.state == FINAL:
+                    break
+        assert client.unfinished("s_1") == "t_2"
+    assert server.requests[0].method == "GET"
 
 
 async def test_tokens_do_not_each_cost_a_write(tmp_path: Path) -> None:
