@@ -98,6 +98,7 @@ class Gateway:
         while True:
             standing = await answer(self._runtime.journal.standing, key)
             if standing.head is None or standing.head.deleted:
+                await answer(self._runtime.journal.purge, key)  # an earlier deletion may have been cut short
                 raise NotFound(f"there is no session {key.session!r}")
             if standing.head.turn:
                 await self._engine.ask_cancel(key, standing.head.turn.id, "the session was deleted", key.uid)
@@ -107,7 +108,7 @@ class Gateway:
                 break
             except Conflict:
                 continue
-        await answer(self._runtime.journal.purge, key)
+        await answer(self._runtime.journal.purge, key, commit.segment.first if commit.segment else 0)
 
     def health(self) -> dict[str, Any]:
         return {"status": "ok", "instance": self._runtime.instance, "turns": len(self._engine.live)}

@@ -136,8 +136,8 @@ class Flaky:
     async def sessions(self, uid: str, before: int | None, limit: int) -> list[SessionItem]:
         return await self._pass("sessions", self._journal.sessions, uid, before, limit)
 
-    async def purge(self, key: SessionKey) -> None:
-        await self._pass("purge", self._journal.purge, key)
+    async def purge(self, key: SessionKey, spare: int = 0) -> None:
+        await self._pass("purge", self._journal.purge, key, spare)
 
     async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
         await self._pass("wait", self._journal.wait, key, after, timeout)

@@ -119,7 +119,7 @@ def test_a_tool_that_blocks_the_loop_is_named_within_two_seconds(
         watchdog.close()
 
     with caplog.at_level(logging.ERROR, "legato.watchdog"):
-        thread = threading.Thread(target=lambda: asyncio.run(main()), name="server")
+        thread = threading.Thread(target=asyncio.run, args=(main(),), name="server")
         thread.start()
         thread.join(20)
     named = [record for record in caplog.records if "stuck" in record.getMessage()]

@@ -469,6 +469,15 @@ class Deleting(Fixtures):
             assert await a.read(key, 0, NOW) == [start().segment]
             assert await a.turn(key, "t1") == turn()
 
+    async def test_a_fence_that_the_purge_spares_stops_a_zombie(self, a: Journal, b: Journal) -> None:
+        first = await started(a)
+        tomb = replace(first.head, epoch=2, seq=2, turn=None, deleted=True)
+        await b.commit(KEY, replace(takeover(2, "c2", first.lease), head=tomb))
+        await b.purge(KEY, spare=2)
+        with pytest.raises(LeaseLost):
+            await a.append(KEY, segment(2, 4, commit="zombie"))
+        assert [stored.commit for stored in await b.read(KEY, 0, NOW)] == ["c2"]
+
     async def test_the_tombstone_keeps_positions_and_epochs_from_coming_back(self, a: Journal, b: Journal) -> None:
         first = await started(a)
         tomb = replace(first.head, epoch=2, seq=2, turn=None, deleted=True)

@@ -217,10 +217,7 @@ class Engine:
         assert standing.head
         assert standing.head.turn
         turn = standing.head.turn.id
-        record = await persist(runtime.journal.turn, key, turn)
-        if record is None:
-            log.error("session %s names turn %s, which has no record", key.session, turn)
-            return
+        record = await persist(runtime.journal.turn, key, turn) or self._purged(turn, standing)
         attempts = standing.lease.attempts + 1 if standing.lease else 1
         fence = TurnResumed(reason="lease_expired", attempt=attempts)
         commit = self._fence(standing, fence, turn, attempts)
@@ -232,6 +229,13 @@ class Engine:
         ending = self._ending(standing, turn)
         live = self._own(key, committed, advance(state, fence), _origin(record), lambda _: _given(ending), None)
         await asyncio.shield(live)
+
+    def _purged(self, turn: str, standing: Standing) -> TurnRecord:
+        """Stands for the record of a turn that was purged with a session that was being deleted as it began."""
+        log.error("turn %s has no record; it is ended without one", turn)
+        now = self._runtime.clock()
+        begun = standing.seq + 1
+        return TurnRecord(turn, "streaming", self._default, None, begun, now, now + self._runtime.retention_ms)
 
     async def _recover(self, key: SessionKey, record: TurnRecord, head: int) -> TurnState:
         """The turn as its events tell it up to `head`; where they are not all there any more, what its record says."""

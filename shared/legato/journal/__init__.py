@@ -199,8 +199,9 @@ class Journal(Protocol):
     async def sessions(self, uid: str, before: int | None, limit: int) -> list[SessionItem]:
         """The principal's sessions, not deleted, newest `updated_at` first, those updated before `before`."""
 
-    async def purge(self, key: SessionKey) -> None:
-        """Deletes everything below the head; the head stays. Safe to repeat."""
+    async def purge(self, key: SessionKey, spare: int = 0) -> None:
+        """Deletes everything below the head but the segment at `spare`, the fence that a late owner runs into. Safe to
+        repeat."""
 
     async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
         """Returns when there may be news of this session beyond seq `after`, at latest after `timeout` seconds. A

@@ -9,9 +9,9 @@ fields can be exempt.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from legato.errors import Conflict, JournalRejected, JournalUnavailable, LeaseLost
 from legato.journal import Commit, Control, Lease, Segment, SessionItem, SessionKey, Standing, TurnRecord, Version
@@ -27,6 +27,9 @@ MAX_WRITES: Final = 500
 PARTS: Final = 8
 """Documents that a page is asked for beyond its limit, so that a segment in parts seldom needs a second page."""
 POLL: Final = 0.5
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 class FirestoreJournal:
@@ -76,9 +79,8 @@ class FirestoreJournal:
 
     async def standing(self, key: SessionKey) -> Standing:
         newest = wire.select(self._name(key), "journal", "last", 1, descending=True, only=["last"])
-        (head, lease, control), last = await asyncio.gather(
-            self._rpc.get(*(self._name(key, path) for path in (HEAD, LEASE, CONTROL))), self._rpc.query(newest)
-        )
+        documents = self._rpc.get(*(self._name(key, path) for path in (HEAD, LEASE, CONTROL)))
+        (head, lease, control), last = await _both(documents, self._rpc.query(newest))
         return Standing(
             head and docs.head_of(*_read(head)),
             lease and docs.lease_of(*_read(lease)),
@@ -120,10 +122,11 @@ class FirestoreJournal:
                 break
         return items[:limit]
 
-    async def purge(self, key: SessionKey) -> None:
+    async def purge(self, key: SessionKey, spare: int = 0) -> None:
+        spared = self._name(key, docs.segment_path(spare))
         query = wire.descendants(self._name(key), MAX_WRITES)
-        while found := await self._rpc.query(query):
-            for outcome in await self._rpc.batch_write(wire.delete(document.name) for document in found):
+        while doomed := [found.name for found in await self._rpc.query(query) if found.name != spared]:
+            for outcome in await self._rpc.batch_write(map(wire.delete, doomed)):
                 if isinstance(outcome, Exception):
                     raise JournalUnavailable(f"session {key.session} is not purged yet: {outcome}")
 
@@ -197,6 +200,16 @@ class FirestoreJournal:
             if len(page) < limit:
                 return
             wire.continue_after(query, page[-1])
+
+
+async def _both(one: Awaitable[T], other: Awaitable[U]) -> tuple[T, U]:
+    """Both answers, awaited side by side. Raises what either raised once both have ended: no call is left behind."""
+    first, second = await asyncio.gather(one, other, return_exceptions=True)
+    if isinstance(first, BaseException):
+        raise first
+    if isinstance(second, BaseException):
+        raise second
+    return first, second
 
 
 def _size(write: Message) -> int:

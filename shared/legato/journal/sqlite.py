@@ -126,8 +126,8 @@ class SqliteJournal:
         )
         return [SessionItem(session, HEADS.of(head)) for session, *head in found]
 
-    async def purge(self, key: SessionKey) -> None:
-        await self._write(_Write(run=lambda db: writes.purge_session(db, key)))
+    async def purge(self, key: SessionKey, spare: int = 0) -> None:
+        await self._write(_Write(run=lambda db: writes.purge_session(db, key, spare)))
 
     async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
         with self._waiters.waiting(key, after) as woken:

@@ -104,9 +104,10 @@ def _version(written: Document | None, stored: Document | None) -> Document | No
     return replace(written, version=stored.version if stored and stored == written else _STALE)
 
 
-async def purge_session(db: Connection, key: SessionKey) -> None:
-    for table in ("segments", "turns", "leases", "controls"):
-        await db.execute_fetchall(f"DELETE FROM {table} WHERE uid = ? AND session = ?", key)
+async def purge_session(db: Connection, key: SessionKey, spare: int) -> None:
+    await db.execute_fetchall(f"DELETE FROM segments {_WHERE} AND first != ?", (*key, spare))
+    for table in ("turns", "leases", "controls"):
+        await db.execute_fetchall(f"DELETE FROM {table} {_WHERE}", key)
 
 
 async def purge_expired(db: Connection, now: int) -> bool:
@@ -154,7 +155,8 @@ _WHERE: Final = "WHERE uid = ? AND session = ?"
 _INSERT_SEGMENT: Final = f"INSERT OR IGNORE INTO segments (uid, session, {rows.SEGMENT}) VALUES (?,?,?,?,?,?,?,?,?)"
 _NONCE: Final = f'SELECT "commit" FROM segments {_WHERE} AND first = ?'
 _FIND_TURN: Final = f"SELECT 1 FROM turns {_WHERE} AND turn = ?"
-_REPLACE_TURN: Final = f"INSERT OR REPLACE INTO turns (uid, session, {rows.TURN}) VALUES ({', '.join('?' * 17)})"
+_TURN_MARKS: Final = ", ".join("?" for _ in f"uid, session, {rows.TURN}".split(","))
+_REPLACE_TURN: Final = f"INSERT OR REPLACE INTO turns (uid, session, {rows.TURN}) VALUES ({_TURN_MARKS})"
 _PURGES: Final = (
     """DELETE FROM leases WHERE version IN (SELECT l.version FROM heads h JOIN leases l
         ON l.uid = h.uid AND l.session = h.session WHERE h.expires_at <= ? LIMIT ?)""",

@@ -1,0 +1,132 @@
+"""Deleting a session: what runs is fenced, what follows starts on new numbers, and nothing of the past comes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.rig import KEY, PATIENCE, Gate, Instance, Puppet, Rig, ends, eventually, nth, types
+from legato.agents import Turn
+from legato.errors import JournalUnavailable, NotFound
+
+
+async def saying(turn: Turn) -> None:
+    await turn.text("said")
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_deleting_a_session_stops_its_turn_and_leaves_nothing(rig: Rig, where: str) -> None:
+    """Its agent is torn down, its streams end, and it is not there any more."""
+    torn = asyncio.Event()
+
+    async def agent(turn: Turn) -> None:
+        turn.text("secret")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            torn.set()
+
+    owner, other = rig.instance(agent, lease=0.3), rig.instance(agent)
+    await owner.start()
+    client = await owner.follow(start=True)
+    await client.until("text.delta")
+    await (owner if where == "here" else other).gateway.delete(KEY)
+    await client.end()
+    await asyncio.wait_for(torn.wait(), PATIENCE)
+    await eventually(lambda: not owner.engine.live)
+    assert not any("secret" in record.data for record in await owner.stored())
+    assert await owner.journal.turns(KEY, None, 10) == []
+    for asked in (owner.gateway.snapshot(KEY, None), other.gateway.delete(KEY), other.follow(turn=None)):
+        with pytest.raises(NotFound):
+            await asked
+    assert (await owner.gateway.sessions("ann", None, 10))["sessions"] == []
+
+
+async def test_a_session_that_never_was_cannot_be_deleted(rig: Rig) -> None:
+    with pytest.raises(NotFound):
+        await rig.instance(saying).gateway.delete(KEY)
+
+
+async def test_a_deleted_session_starts_anew_behind_its_old_numbers(rig: Rig) -> None:
+    """Seq and epoch go on, so that no cursor of the past fits; the same turn id may be used again."""
+    instance = rig.instance(saying)
+    old = await instance.play()
+    await instance.gateway.delete(KEY)
+    new = await instance.play()
+    assert types(new) == ["turn.started", "text.delta", "turn.completed"]
+    assert new[0].seq > old[-1].seq
+    assert new[0].epoch > old[-1].epoch
+    client = await instance.follow(old[-1].cursor, None)
+    assert (await client.until("snapshot")).id == str(new[-1].cursor)
+    assert len((await instance.gateway.snapshot(KEY, None))["turns"]) == 1
+    await client.leave()
+
+
+async def frozen(rig: Rig) -> tuple[Instance, Gate]:
+    """An owner that stands still in the middle of an append, and knows nothing of what others do."""
+    puppet = Puppet()
+    owner = rig.instance(puppet, lease=60, control_poll=60)
+    await owner.start()
+    gate = Gate()
+    owner.journal.rule = nth(gate, 1, "append")
+    (await puppet.turn()).text("zombie")
+    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
+    return owner, gate
+
+
+async def test_an_owner_that_slept_through_the_deletion_is_refused(rig: Rig) -> None:
+    """It wakes up, and nothing that it writes is there."""
+    owner, gate = await frozen(rig)
+    other = rig.instance(saying)
+    await other.gateway.delete(KEY)
+    gate.open()
+    await eventually(lambda: not owner.engine.live)
+    assert not any("zombie" in record.data for record in await other.stored())
+
+
+async def test_an_owner_that_slept_through_deletion_and_new_start_is_refused(rig: Rig) -> None:
+    """The new turn is whole, and nobody sees a word of the old one."""
+    owner, gate = await frozen(rig)
+    other = rig.instance(saying)
+    await other.gateway.delete(KEY)
+    await other.play(turn="t2")
+    gate.open()
+    await eventually(lambda: not owner.engine.live)
+    client = await other.follow(turn="t2", start=True)
+    await client.end()
+    assert client.kinds == ["turn.started", "text.delta", "turn.completed"]
+    assert not any("zombie" in record.data for record in await other.stored())
+
+
+async def test_a_turn_whose_record_is_gone_is_still_ended(rig: Rig) -> None:
+    """It began while its session was being deleted and was purged with it: the session is not stuck with it."""
+    deleter, starter, other = rig.instance(saying), rig.instance(Puppet(), lease=0.3), rig.instance(saying)
+    await deleter.play()
+    gate = deleter.journal.hold("purge")
+    deleting = asyncio.create_task(deleter.gateway.delete(KEY))
+    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
+    await starter.start(turn="t2")
+    gate.open()
+    await deleting
+    await eventually(lambda: not starter.engine.live)
+    client = await other.follow(turn=None)
+    await client.until("turn.failed")
+    assert client.kinds == ["snapshot", "turn.resumed", "turn.failed"]
+    await client.leave()
+    assert types(ends(await other.play(turn="t3")))[-1] == "turn.completed"
+
+
+async def test_a_deletion_that_was_cut_short_is_finished_by_the_next_one(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("legato.engine.runtime.ANSWER_SECONDS", 0.1)
+    instance = rig.instance(saying)
+    await instance.play()
+    instance.journal.refuse("purge")
+    with pytest.raises(JournalUnavailable):
+        await instance.gateway.delete(KEY)
+    instance.journal.heal()
+    with pytest.raises(NotFound):
+        await instance.gateway.delete(KEY)
+    assert await instance.stored() == []
