@@ -1,0 +1,129 @@
+"""README and PROTOCOL say what is so: their code runs, their settings are those, the tests that they name exist."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+from types import ModuleType
+
+import flask
+import httpx
+import pytest
+
+from legato.app import load_agents
+from legato.cli import main
+from legato.dev.supervisor import Dev
+from legato.settings import Settings
+from legato.turn import TRANSITIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+README, PROTOCOL = (ROOT / "README.md").read_text(), (ROOT / "PROTOCOL.md").read_text()
+BLOCKS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", README, re.DOTALL))
+TURN = {"turn": "t", "input": "Hello"}
+CALLER = {"Authorization": "Bearer dev:me"}
+
+
+def imported(name: str, directory: Path) -> ModuleType:
+    """A block of the README as the module that its first line names."""
+    path = directory / f"{name}.py"
+    path.write_text(BLOCKS[name])
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = f"sqlite:///{tmp_path}/journal.sqlite"
+    monkeypatch.setenv("LEGATO_JOURNAL", url)
+    return url
+
+
+@pytest.mark.parametrize("name", ["bank", "byhand", "plain"])
+def test_an_agent_of_the_readme_is_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported(name, tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_agents(f"{name}:agent")
+
+
+async def test_the_asgi_application_of_the_readme_answers_under_its_path(tmp_path: Path) -> None:
+    module = imported("app_asgi", tmp_path)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(module.app), base_url="http://app") as http:
+        answer = await http.post("/api/agent/v1/sessions/s/turns", json=TURN, headers=CALLER)
+    await module.face.close()
+    assert "event: turn.completed" in answer.text
+
+
+def test_the_flask_application_of_the_readme_answers_under_its_path(tmp_path: Path) -> None:
+    module = imported("app_flask", tmp_path)
+    with module.app.test_client().post("/api/agent/v1/sessions/s/turns", json=TURN, headers=CALLER) as answer:
+        assert "event: turn.completed" in answer.text
+    module.face.close()
+
+
+def test_the_flask_function_of_the_readme_answers_both_old_and_new(tmp_path: Path) -> None:
+    module, app = imported("function_flask", tmp_path), flask.Flask("function")
+    app.add_url_rule("/<path:path>", view_func=lambda path: module.function(flask.request), methods=["GET", "POST"])
+    with app.test_client() as http:
+        assert http.get("/old").text == "what it has always answered"
+        assert "event: turn.completed" in http.post("/v1/sessions/s/turns", json=TURN, headers=CALLER).text
+    module.LEGATO.close()
+
+
+async def test_the_client_of_the_readme_gets_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with asyncio.timeout(60), Dev(0, 1, {**os.environ, "LEGATO_JOURNAL": journal}, print) as dev:
+        assert await imported("talk", tmp_path).talk(dev.url) == "Hello "
+
+
+def test_every_setting_is_in_the_readme_with_its_default() -> None:
+    listed = dict(re.findall(r"^\| `([A-Z_]+)` \| (?:`(.*?)` )?\|", README, re.MULTILINE))
+    fields = Settings.model_fields.items()
+    assert listed == {
+        str(field.validation_alias or f"LEGATO_{name.upper()}"): f"{field.default}" for name, field in fields
+    }
+
+
+def test_every_command_of_the_readme_is_one() -> None:
+    assert set(re.findall(r"^\| `legato (\w+)", README, re.MULTILINE)) == set(main.commands)
+
+
+def test_the_reducers_table_in_the_protocol_is_its_table() -> None:
+    said: dict[str, dict[str, str]] = {status: {} for status in TRANSITIONS}
+    for statuses, kinds, becomes in re.findall(r"^\| (`[a-z`, ]+`) \| (`.*?`) \| `(\w+)` \|$", PROTOCOL, re.MULTILINE):
+        for status in re.findall(r"\w+", statuses):
+            patterns = re.findall(r"`(.*?)`", kinds)
+            named = [kind for kind in TRANSITIONS["streaming"] if any(fnmatch(kind, pattern) for pattern in patterns)]
+            said[status] |= dict.fromkeys(named, becomes)
+    assert said == TRANSITIONS
+
+
+def test_every_test_that_the_protocol_names_exists() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", PROTOCOL)
+    assert len(named) > 50
+    missing = [name for path, name in named if f"def {name}(" not in (ROOT / "tests" / path).read_text()]
+    assert not missing
+
+
+def test_every_case_that_the_protocol_names_exists() -> None:
+    named = re.findall(r"`(cases/\w+/\w+\.json)`: ([^;|)]+)", PROTOCOL)
+    assert named
+    for path, names in named:
+        cases = {case["name"] for case in json.loads((ROOT / "tests" / path).read_text())}
+        assert set(re.findall(r"“(.*?)”", names)) <= cases, path
+
+
+def test_every_must_of_the_protocol_names_what_holds_it() -> None:
+    rows = [row for row in PROTOCOL.splitlines() if "MUST" in row]
+    assert rows
+    assert not [row for row in rows if not row.startswith("|") or not re.search(r"::test_|cases/", row)]
