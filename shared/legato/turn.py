@@ -287,7 +287,7 @@ def _failed(turn: TurnState, payload: events.TurnFailed) -> TurnState:
 
 def _ended(turn: TurnState, partial: str | None) -> TurnState:
     tools = tuple(replace(t, status="unsettled") if t.status == "running" else t for t in turn.tools)
-    return replace(turn, draft=(), partial=partial, tools=tools)
+    return replace(turn, draft=(), reasoning=(), approvals=(), credentials=(), partial=partial, tools=tools)
 
 
 _HANDLERS: Final[dict[str, Callable[[TurnState, Any], TurnState]]] = {

@@ -42,6 +42,7 @@ def record_of(state: TurnState, origin: Origin, last: int | None, ended_at: int 
         tools=_within(RECORD_TOOLS_BYTES, state.tools),
         error=state.error.model_dump() if state.error else None,
         usage=state.usage,
+        finish_reason=state.finish_reason,
     )
 
 
@@ -56,7 +57,8 @@ def state_of(record: TurnRecord) -> TurnState:
         output=record.output,
         partial=record.partial,
         error=ErrorInfo.model_validate(record.error) if record.error else None,
-        usage=dict(record.usage) if record.usage else None,
+        usage=None if record.usage is None else dict(record.usage),
+        finish_reason=record.finish_reason,
     )
 
 

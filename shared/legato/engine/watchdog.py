@@ -48,18 +48,13 @@ class Watchdog:
 
 
 def where(frame: FrameType | None) -> str:
-    """The function that a coroutine of someone else's runs in: the outermost frame below the loop that is not ours."""
-    frames: list[FrameType] = []
+    """The function that the loop stands in: the one that Legato, or the loop itself, called last."""
+    inner = frame
     while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    for candidate in reversed(frames):
-        module = str(candidate.f_globals.get("__name__", ""))
-        if not module.startswith(
-            ("asyncio", "legato.", "uvicorn", "gunicorn", "functions_framework", "threading", "__main__")
-        ):
-            return _describe(candidate)
-    return _describe(frames[0]) if frames else "an unknown place"
+        if str(frame.f_globals.get("__name__", "")).startswith(("legato.", "asyncio.", "uvicorn.")):
+            break
+        inner, frame = frame, frame.f_back
+    return _describe(inner) if inner else "an unknown place"
 
 
 def _describe(frame: FrameType) -> str:

@@ -121,6 +121,7 @@ class TurnRecord:
     tools: tuple[ToolState, ...] = ()
     error: Mapping[str, Any] | None = None
     usage: Mapping[str, int] | None = None
+    finish_reason: str | None = None
     retry_of: str | None = None
 
 
@@ -212,5 +213,3 @@ class Journal(Protocol):
 
     async def close(self) -> None:
         """Ends what runs in the background; pending appends are written first."""
-
-

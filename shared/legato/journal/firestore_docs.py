@@ -207,6 +207,7 @@ def turn_fields(record: TurnRecord) -> Fields:
         "tools": _TOOLS.dump_json(record.tools).decode() if record.tools else None,
         "error": _plain(record.error),
         "usage": _plain(record.usage),
+        "finish_reason": record.finish_reason,
         "retry_of": record.retry_of,
         "expire_at": timestamp(record.expires_at),
     }
@@ -229,6 +230,7 @@ def turn_of(f: Fields) -> TurnRecord:
         tools=_TOOLS.validate_json(f["tools"]) if "tools" in f else (),
         error=f.get("error"),
         usage=f.get("usage"),
+        finish_reason=f.get("finish_reason"),
         retry_of=f.get("retry_of"),
     )
 

@@ -24,7 +24,7 @@ SCHEMA: Final = (
         uid TEXT NOT NULL, session TEXT NOT NULL, turn TEXT NOT NULL, status TEXT NOT NULL, agent TEXT NOT NULL,
         input TEXT NOT NULL, first INTEGER NOT NULL, started_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
         last INTEGER, ended_at INTEGER, output TEXT, partial TEXT, tools TEXT NOT NULL, error TEXT, usage TEXT,
-        retry_of TEXT, PRIMARY KEY (uid, session, turn))""",
+        finish_reason TEXT, retry_of TEXT, PRIMARY KEY (uid, session, turn))""",
     """CREATE TABLE heads (
         version INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL, session TEXT NOT NULL, epoch INTEGER NOT NULL,
         seq INTEGER NOT NULL, turn TEXT, status TEXT, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL,
@@ -50,7 +50,7 @@ Document = TypeVar("Document", Head, Lease, Control)
 SEGMENT: Final = 'first, last, epoch, turn, "commit", events, expires_at'
 TURN: Final = (
     "turn, status, agent, input, first, started_at, expires_at, last, ended_at, output, partial, tools, error, usage,"
-    " retry_of"
+    " finish_reason, retry_of"
 )
 _TOOLS: Final[TypeAdapter[tuple[ToolState, ...]]] = TypeAdapter(tuple[ToolState, ...])
 
@@ -64,15 +64,16 @@ def turn_row(key: SessionKey, record: TurnRecord) -> Row:
     r = record
     texts = (_dump(_TOOLS.dump_python(r.tools, mode="json")), _dump_or_none(r.error), _dump_or_none(r.usage))
     times = (r.first, r.started_at, r.expires_at, r.last, r.ended_at)
-    return (*key, r.turn, r.status, r.agent, _dump(r.input), *times, r.output, r.partial, *texts, r.retry_of)
+    return (*key, r.turn, r.status, r.agent, _dump(r.input), *times, r.output, r.partial, *texts, r.finish_reason, r.retry_of)
 
 
 def turn_of(row: Row) -> TurnRecord:
-    turn, status, agent, asked, first, started_at, expires_at, last, ended_at, output, partial, *texts, retry_of = row
+    turn, status, agent, asked, first, started_at, expires_at, last, ended_at, output, partial, *texts = row
+    texts, (finish_reason, retry_of) = texts[:3], texts[3:]
     tools, error, usage = (None if text is None else json.loads(text) for text in texts)
     return TurnRecord(
         turn, status, agent, json.loads(asked), first, started_at, expires_at, last, ended_at, output, partial,
-        _TOOLS.validate_python(tools), error, usage, retry_of,
+        _TOOLS.validate_python(tools), error, usage, finish_reason, retry_of,
     )  # fmt: skip
 
 

@@ -1,0 +1,52 @@
+"""Agents that servers under test are given by LEGATO_AGENT, to stop, block and break where a test wants it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from legato import demo
+from legato.agents import Turn
+from legato.tools import tool
+
+
+async def stopping(turn: Turn) -> None:
+    """Freezes its own process between its text and the commit of its tool's call."""
+    await turn.text("before ")
+    await asyncio.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    await turn.call(demo.transfer, amount=1)
+    await turn.text("after")
+
+
+@tool(effect="once", timeout=60)
+async def rude(seconds: float, *, key: str) -> str:
+    """Blocks the event loop, then leaves a mark in the ledger."""
+    time.sleep(seconds)  # noqa: ASYNC251 - this is the fault
+    with Path(os.environ["LEGATO_DEMO_LEDGER"]).open("a") as ledger:
+        ledger.write(f"{key}\n")
+    return "done"
+
+
+async def blocking(turn: Turn) -> None:
+    await turn.text("before ")
+    await asyncio.sleep(0.3)
+    await turn.call(rude, seconds=float(str(turn.input)))
+    await turn.text("after")
+
+
+async def generator(input: str) -> AsyncIterator[str]:  # noqa: A002
+    """What teams have today: the answer as it comes."""
+    for word in str(input).split():
+        await asyncio.sleep(0.01)
+        yield f"{word} "
+
+
+def sync_generator(input: str) -> Iterator[str]:  # noqa: A002
+    for word in str(input).split():
+        time.sleep(0.01)
+        yield f"{word} "

@@ -1,0 +1,141 @@
+"""The owner of a turn dies, freezes or blocks; the journal and its clients lose nothing that was committed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import httpx
+import pytest
+from conftest import Place
+from e2e.following import AGENTS, at, journaled, reduced
+
+from harness import Server
+from legato.events import SHOWN_EARLY, Record
+from legato.sse import Message
+from legato.turn import snapshot
+
+SCRIPT = '/say 20 40\n/tool transfer {"amount": 1, "seconds": 0.2}\n/say 20 40'
+LASTS = 1.4
+LEASE = {"LEGATO_LEASE": "1.5"}
+ROUNDS, TURNS = 8, 5
+
+
+@pytest.fixture(params=["asgi"])
+def face(request: pytest.FixtureRequest) -> str:
+    """What happens to a turn does not depend on the face; the suites of the faces hold that."""
+    return str(request.param)
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], within: float = 20) -> None:
+    async with asyncio.timeout(within):
+        while not await holds():
+            await asyncio.sleep(0.05)
+
+
+async def resumed(session: str, owner: Server, other: Server) -> tuple[list[str], list[Message], list[str]]:
+    """What a client saw of a turn whose owner died: before, after resuming elsewhere, and what the journal has."""
+    seen: list[Message] = []
+    with suppress(httpx.TransportError):
+        async with owner.caller().start(session, SCRIPT, session) as first:
+            seen = list(await first.rest())
+    again = (
+        other.caller().events(session, seen[-1].id, turn=session)
+        if seen
+        else other.caller().start(session, SCRIPT, session)
+    )
+    async with again as second:
+        rest = list(await second.rest())
+    async with other.caller().events(session, turn=session, **{"from": "start"}) as whole:
+        stored = journaled(await whole.rest())
+    fresh = (await other.caller().snapshot(session)).json()
+    if second.status == 200:
+        assert snapshot(reduced(session, [*seen, *rest]))["turns"] == fresh["turns"]
+    return journaled(seen), rest, stored
+
+
+def check(seen: list[str], rest: list[Message], stored: list[str]) -> None:
+    """A resume is exact, or a snapshot says what to forget: no more than the text of one flush and one commit."""
+    if any(message.event == "snapshot" for message in rest):
+        forgotten = [data for data in seen if data not in stored]
+        assert forgotten, "a snapshot although nothing was lost"
+        assert seen[: -len(forgotten)] == stored[: len(seen) - len(forgotten)]
+        assert {Record.of(data).type for data in forgotten} <= SHOWN_EARLY
+        assert at(forgotten[-1]) - at(forgotten[0]) < 1000 + 500
+    else:
+        assert seen + journaled(rest) == stored
+    kinds = [Record.of(data).type for data in stored]
+    assert kinds[-1] == "turn.completed" or Record.of(stored[-1]).fields()["code"] == "owner_lost"
+    assert sum(kind in ("turn.completed", "turn.failed") for kind in kinds) == 1
+
+
+async def test_a_client_of_a_killed_owner_sees_every_committed_event_once(place: Place) -> None:
+    chance = random.Random(7)
+    async with place.server("b", **LEASE) as other:
+        for number in range(ROUNDS):
+            async with place.server("a", **LEASE) as owner:
+                moments = [chance.uniform(0, LASTS) for _ in range(TURNS)]
+
+                async def later(index: int, owner: Server = owner, moments: list[float] = moments) -> None:
+                    await asyncio.sleep(max(moments) - moments[index])
+                    check(*await resumed(f"r{number}-{index}", owner, other))  # noqa: B023
+
+                clients = [asyncio.create_task(later(index)) for index in range(TURNS)]
+                await asyncio.sleep(max(moments) + 0.1)
+                owner.kill9()
+                await asyncio.gather(*clients)
+    ledger = place.ledger.read_text().splitlines() if place.ledger.exists() else []
+    assert len(ledger) == len(set(ledger))
+
+
+async def test_an_owner_that_froze_past_its_lease_writes_nothing_more(place: Place) -> None:
+    """It stops just before the commit of a tool's call: the body is never entered, and its streams say why they end."""
+    env = {**LEASE, **AGENTS, "LEGATO_AGENT": "agents:stopping"}
+    async with place.server("a", **env) as owner, place.server("b", **LEASE) as other:
+        async with owner.caller().start("s", "go", "t") as frozen:
+            await frozen.until("text.delta")
+            async with other.caller().events("s", frozen.cursor, turn="t") as follower:
+                ended = await follower.until("turn.failed")
+            owner.sigcont()
+            closing = (await frozen.rest())[-1]
+            assert (closing.event, '"reason":"lease"' in closing.data) == ("stream.closing", True)
+        async with other.caller().events("s", turn="t", **{"from": "start"}) as whole:
+            stored = await whole.rest()
+    assert stored[-1] == ended[-1]
+    assert not any(message.event == "tool.call" for message in stored)
+    assert not place.ledger.exists()
+
+
+async def test_a_tool_that_blocks_the_loop_is_named_and_runs_once(place: Place) -> None:
+    """It outlasts the lease while a follower on another instance waits: that one takes over, and nothing runs twice."""
+    env = {**LEASE, **AGENTS, "LEGATO_AGENT": "agents:blocking"}
+    async with place.server("a", **env) as owner, place.server("b", **LEASE) as other:
+        async with owner.caller().start("s", "4", "t") as first:
+            await first.until("text.delta")
+            await eventually(lambda: said(owner, "agents.py"), within=0.3 + 2)
+            async with other.caller().events("s", first.cursor, turn="t") as follower:
+                await follower.until("turn.failed")
+        await eventually(lambda: written(place))
+        async with other.caller().events("s", turn="t", **{"from": "start"}) as whole:
+            kinds = [message.event for message in await whole.rest()]
+    assert kinds.count("turn.failed") == 1
+    assert kinds[-1] == "turn.failed"
+    assert len(place.ledger.read_text().splitlines()) == 1
+
+
+async def test_a_tool_that_blocks_the_loop_past_the_lease_loses_nothing_when_nobody_takes_over(place: Place) -> None:
+    env = {**LEASE, **AGENTS, "LEGATO_AGENT": "agents:blocking"}
+    async with place.server("a", **env) as owner, owner.caller().start("s", "4", "t") as only:
+        kinds = [message.event for message in await only.rest()]
+    assert kinds[-3:] == ["tool.result", "text.delta", "turn.completed"]
+    assert len(place.ledger.read_text().splitlines()) == 1
+
+
+async def said(server: Server, words: str) -> bool:
+    return any("blocked by" in line and words in line for line in server.output().splitlines())
+
+
+async def written(place: Place) -> bool:
+    return place.ledger.exists()
