@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -109,18 +110,21 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def child(server: ScriptedServer, store: Path, lines: int | None) -> str:
-    """Runs a client in a process of its own; kills it with SIGKILL after `lines` lines of output."""
+    """Runs a client in a process of its own; kills it with SIGKILL after `lines` lines of output, or when cancelled."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", CHILD, server.url, str(store), stdout=asyncio.subprocess.PIPE, env=dict(os.environ)
     )
     assert process.stdout is not None
-    if lines is not None:
-        for _ in range(lines):
-            await process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-    rest = await process.stdout.read()
-    await process.wait()
-    return rest.decode()
+    try:
+        if lines is not None:
+            for _ in range(lines):
+                await process.stdout.readline()
+            process.send_signal(signal.SIGKILL)
+        return (await process.stdout.read()).decode()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 async def test_a_client_killed_in_mid_turn_goes_on_in_its_next_process(tmp_path: Path) -> None:
@@ -144,6 +148,7 @@ async def test_a_client_killed_before_its_post_is_answered_sends_the_same_turn_a
         running = asyncio.create_task(child(server, tmp_path, lines=None))
         await asked.wait()
         running.cancel()
+        await asyncio.wait({running})
         async with client_of(server, store=FileStore(tmp_path)) as client:
             run = client.resume("s_1")
             await live(run)
