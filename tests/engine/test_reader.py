@@ -225,6 +225,16 @@ async def test_a_hole_in_the_middle_is_answered_by_a_snapshot(rig: Rig) -> None:
     await client.leave()
 
 
+async def test_a_hole_that_opens_behind_a_waiting_reader_is_answered_at_once(instance: Instance) -> None:
+    """Not only when it next looks after the session."""
+    client = await instance.follow(Cursor(2, 12), None)
+    await client.pinged()
+    await instance.journal.append(KEY, Prepared(instance).segment(word(16, 2, "t2"), word(17, 2, "t2")))
+    await client.until("snapshot")
+    assert client.kinds == ["snapshot"]
+    await client.leave()
+
+
 async def test_a_session_stream_lives_on_through_later_turns(rig: Rig) -> None:
     """Followed here and elsewhere, it shows one turn after the other."""
     instance, other = rig.instance(two_words), rig.instance(two_words)
