@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,12 @@ class Command:
     """
 
     def __init__(
-        self, directory: Path, *arguments: str, typed: bool = False, terminal: int | None = None, **env: str
+        self,
+        directory: Path,
+        *arguments: str,
+        typed: bool = False,
+        terminal: int | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.mark = uuid4().hex
         self._log = directory / f"{self.mark}.log"
@@ -37,7 +42,7 @@ class Command:
                 stdout=terminal or log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**kept, "XDG_STATE_HOME": str(directory), **env, "TEST_MARK": self.mark},
+                env={**kept, "XDG_STATE_HOME": str(directory), **(env or {}), "TEST_MARK": self.mark},
             )
 
     @property

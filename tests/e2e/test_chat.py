@@ -21,7 +21,7 @@ def port() -> Iterator[str]:
 
 
 def serve(directory: Path, port: str) -> Command:
-    return Command(directory, "dev", "--port", port, LEGATO_LEASE="2")
+    return Command(directory, "dev", "--port", port, env={"LEGATO_LEASE": "2"})
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ async def test_it_shows_the_seam_and_exits_0_without_a_terminal(tmp_path: Path) 
 
 
 async def test_it_leaves_neither_process_nor_file_when_stopped_in_mid_turn(tmp_path: Path) -> None:
-    with Command(tmp_path, "demo", TMPDIR=str(tmp_path)) as demo:
+    with Command(tmp_path, "demo", env={"TMPDIR": str(tmp_path)}) as demo:
         await demo.says("w3")
         demo.signal(signal.SIGTERM)
         assert await demo.ended() == 130
@@ -29,7 +29,7 @@ async def test_it_leaves_neither_process_nor_file_when_stopped_in_mid_turn(tmp_p
 
 
 async def test_its_workers_end_when_it_is_killed(tmp_path: Path) -> None:
-    with Command(tmp_path, "demo") as demo:
+    with Command(tmp_path, "demo", env={"TMPDIR": str(tmp_path)}) as demo:
         await demo.says("w3")
         assert len(demo.alive()) == 3
         demo.signal(signal.SIGKILL)

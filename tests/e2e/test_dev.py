@@ -102,7 +102,7 @@ async def test_a_worker_whose_agent_blocks_it_ends_with_its_supervisor_all_the_s
 
 
 async def refusal(directory: Path, *arguments: str, **env: str) -> str:
-    with Command(directory, "dev", "--port", "0", *arguments, **env) as dev:
+    with Command(directory, "dev", "--port", "0", *arguments, env=env) as dev:
         assert await dev.ended() == 2, dev.output
         await dev.gone()
         (line,) = dev.output.splitlines()
