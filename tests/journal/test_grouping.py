@@ -12,13 +12,13 @@ from legato.journal.grouping import Grouping, Outcome
 class Store:
     """Takes groups of numbers; answers each with ten times itself once `open` is set. Nobody may write 13."""
 
-    def __init__(self, *, in_flight: int = 1, max_writes: int = 500) -> None:
+    def __init__(self, *, in_flight: int = 1, max_writes: int = 500, spacing: float = 0) -> None:
         self.groups: list[list[int]] = []
         self.open = asyncio.Event()
         self.started = asyncio.Semaphore(0)
         self.running = self.most = 0
         self.fault: Exception | None = None
-        self.writes = Grouping(self.send, in_flight=in_flight, max_writes=max_writes, max_bytes=100)
+        self.writes = Grouping(self.send, in_flight=in_flight, max_writes=max_writes, max_bytes=100, spacing=spacing)
 
     async def send(self, group: list[int]) -> Sequence[Outcome]:
         self.groups.append(group)
@@ -73,6 +73,17 @@ async def test_a_stuck_group_does_not_hold_up_the_next_ones_but_only_so_many_are
     store.open.set()
     assert await asyncio.gather(*waiting) == [10, 20, 30, 40, 50]
     assert store.most == 2
+
+
+async def test_what_arrives_soon_after_a_group_s_start_goes_together_although_the_group_has_ended() -> None:
+    store = Store(in_flight=2, spacing=0.2)
+    store.open.set()
+    await store.put(1)
+    second = store.put(2)
+    await settled()
+    third = store.put(3)
+    assert [await second, await third] == [20, 30]
+    assert store.groups == [[1], [2, 3]]
 
 
 async def test_a_group_stays_within_its_bytes() -> None:

@@ -26,6 +26,8 @@ MAX_BYTES: Final = 3 * 1024 * 1024
 MAX_WRITES: Final = 500
 PARTS: Final = 8
 """Documents that a page is asked for beyond its limit, so that a segment in parts seldom needs a second page."""
+SPACING: Final = 0.005
+"""Without it 1,000 appends a second take 0.5 of a core, with it 0.2; a lone append waits for nothing."""
 POLL: Final = 0.5
 
 T = TypeVar("T")
@@ -42,7 +44,9 @@ class FirestoreJournal:
         self, project: str, database: str, *, emulator: str | None = None, timeout: float = 10, in_flight: int = 3
     ) -> None:
         self._rpc = FirestoreRpc(project, database, emulator, timeout)
-        self._writes = Grouping(self._rpc.batch_write, in_flight=in_flight, max_writes=MAX_WRITES, max_bytes=MAX_BYTES)
+        self._writes = Grouping(
+            self._rpc.batch_write, in_flight=in_flight, max_writes=MAX_WRITES, max_bytes=MAX_BYTES, spacing=SPACING
+        )
 
     async def append(self, key: SessionKey, segment: Segment) -> None:
         writes = self._plan(key, Commit(segment=segment))

@@ -1,7 +1,8 @@
 """Group commit: writes of many sessions share one RPC or transaction, and each waiter gets the answer to its own alone.
 
-- Nothing in flight: what there is goes at once. Else what arrives goes into the next group, which starts when the
-  wire is free again or after LINGER, with a few groups in flight at most.
+- After a quiet moment a write goes at once. What arrives within `spacing` of a group's start goes into the next one,
+  so that a short round trip does not make groups of one.
+- A few groups are in flight at most: one that hangs does not hold up the others.
 - A group that is refused as a whole is halved until the write to blame stands alone.
 - A document is written once in a group: Firestore refuses a BatchWrite that names one twice.
 """
@@ -12,16 +13,13 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from legato.errors import JournalRejected
 
 Answer = TypeVar("Answer")
 Outcome = int | Exception
 """The new version of a written document, or why it was not written."""
-
-LINGER: Final = 0.005
-"""Seconds a second and a third group wait for company, so that a short round trip does not make groups of one."""
 
 
 @dataclass(slots=True)
@@ -41,7 +39,10 @@ class _Waiting(Generic[Answer]):
 
 
 class Grouping(Generic[Answer]):
-    """`send` takes the writes of a group and gives one outcome for each. Raises what befell the group as a whole."""
+    """`send` takes the writes of a group and gives one outcome for each. Raises what befell the group as a whole.
+
+    `spacing` is the least time, in seconds, between the starts of two groups.
+    """
 
     def __init__(
         self,
@@ -50,12 +51,14 @@ class Grouping(Generic[Answer]):
         in_flight: int,
         max_writes: int,
         max_bytes: int,
+        spacing: float = 0,
     ) -> None:
-        self._send, self._in_flight = send, in_flight
+        self._send, self._in_flight, self._spacing = send, in_flight, spacing
         self._max_writes, self._max_bytes = max_writes, max_bytes
         self._pending: deque[_Waiting[Answer]] = deque()
         self._groups: set[asyncio.Task[None]] = set()
         self._due: asyncio.Handle | None = None
+        self._next = 0.0
 
     async def put(self, name: Hashable, size: int, write: Any) -> Answer:
         """Writes one document of `size` bytes; gives the answer to it. Raises what its own write or its group met."""
@@ -67,31 +70,26 @@ class Grouping(Generic[Answer]):
     async def drain(self) -> None:
         """Returns when every write that was put has its outcome."""
         while self._pending or self._groups:
-            self._schedule()
-            if self._groups:
-                await asyncio.wait(self._groups)
-            else:
-                await asyncio.sleep(0)
+            busy: list[asyncio.Future[Any]] = [*self._groups, *(waiting.outcome for waiting in self._pending)]
+            await asyncio.wait(busy)
 
     def _schedule(self) -> None:
         if self._due or not self._pending or len(self._groups) >= self._in_flight:
             return
-        loop = asyncio.get_running_loop()
-        self._due = loop.call_later(LINGER, self._start) if self._groups else loop.call_soon(self._start)
+        self._due = asyncio.get_running_loop().call_at(self._next, self._start)
 
     def _start(self) -> None:
         self._due = None
         if group := self._take():
-            task = asyncio.get_running_loop().create_task(self._deliver(group))
+            loop = asyncio.get_running_loop()
+            self._next = loop.time() + self._spacing
+            task = loop.create_task(self._deliver(group))
             self._groups.add(task)
             task.add_done_callback(self._ended)
         self._schedule()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._groups.discard(task)
-        if self._due and not self._groups:
-            self._due.cancel()
-            self._due = None
         self._schedule()
 
     def _take(self) -> list[_Waiting[Answer]]:
