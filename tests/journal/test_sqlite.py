@@ -112,6 +112,31 @@ class TestProcesses:
         await asyncio.gather(*(open_journal().check() for _ in range(12)))
 
 
+async def test_a_new_file_that_another_process_holds_is_waited_for(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.sqlite", timeout=30)
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)) as other:
+        other.execute("CREATE TABLE held (x)")
+        other.execute("BEGIN IMMEDIATE")
+        opening = asyncio.create_task(journal.check())
+        await asyncio.wait([opening], timeout=0.1)
+        assert not opening.done()
+    await opening
+    await journal.close()
+
+
+async def test_a_write_of_this_process_wakes_who_waits_without_a_poll(
+    open_journal: OpenJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("legato.journal.sqlite.POLL_SECONDS", 3600)
+    journal = open_journal()
+    first = asyncio.create_task(journal.wait(KEY, 0, 60))
+    await journal.append(KEY, segment(1))
+    await first
+    again = asyncio.create_task(journal.wait(KEY, 1, 60))
+    await journal.append(KEY, segment(2))
+    await asyncio.wait_for(again, 30)
+
+
 async def refusal(path: Path) -> LegatoError:
     journal = SqliteJournal(path, timeout=0.05)
     try:
