@@ -64,7 +64,9 @@ async def test_a_killed_worker_is_replaced_and_said_so_in_one_line(dev: Command)
 
 
 async def test_a_connection_goes_to_a_living_worker_while_another_is_dead(dev: Command) -> None:
-    os.kill(min(workers_of(dev)), signal.SIGKILL)
+    killed = min(workers_of(dev))
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: killed not in dev.alive(), within=5)
     assert {(await Caller(url_of(dev)).request("GET", "/health")).status_code for _ in range(4)} == {200}
 
 
