@@ -358,7 +358,8 @@ class Bytes(Fixtures):
         odd: JsonValue = {"": [None, True, 1.5, -(2**53), "\u0000\u2028\r\n", {"nested": [[], [{}]]}]}
         full = turn(
             input=odd, last=9, ended_at=NOW + 9, output="", partial="p😀", tools=(tool, replace(tool, content=odd)),
-            error={"code": "x", "message": "y"}, usage={"input": 1, "output": 0}, retry_of="t0",
+            error={"code": "x", "message": "y"}, usage={"input": 1, "output": 0}, finish_reason="length",
+            retry_of="t0",
         )  # fmt: skip
         await a.commit(KEY, Commit(turn=full, new_turn=True))
         assert await b.turn(KEY, "t1") == full
