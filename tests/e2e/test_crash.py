@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import httpx
 import pytest
+
 from conftest import Place
 from e2e.following import AGENTS, at, journaled, reduced
-
 from harness import Server
 from legato.events import SHOWN_EARLY, Record
 from legato.sse import Message

@@ -21,7 +21,7 @@ from legato.events import Record, join, split
 from legato.turn import Status, ToolState
 
 SEGMENT_BYTES = 900 * 1024
-"""A segment of several events stays under this; a single larger event is split into parts by the store that needs it."""
+"""A segment of several events stays under this; a single larger one is split into parts by the store that needs it."""
 
 
 class SessionKey(NamedTuple):
@@ -143,7 +143,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a session stands: its small documents and `last`, the newest segment's last seq, expired or not (0: none)."""
+    """Where a session stands: its documents; `last` is the newest segment's last seq, expired or not (0: none)."""
 
     head: Head | None
     lease: Lease | None
@@ -173,7 +173,7 @@ class Journal(Protocol):
     """One store of sessions. Every method is one attempt; see the rules above for what it raises."""
 
     async def append(self, key: SessionKey, segment: Segment) -> None:
-        """Creates one segment, grouped with the appends of other sessions. Raises LeaseLost when the position is taken."""
+        """Creates one segment, grouped with appends of other sessions. Raises LeaseLost when the position is taken."""
 
     async def renew(self, key: SessionKey, lease: Lease) -> Lease:
         """Replaces the lease where it still has `lease.version`; gives it back with its new version. Raises LeaseLost

@@ -64,7 +64,8 @@ def turn_row(key: SessionKey, record: TurnRecord) -> Row:
     r = record
     texts = (_dump(_TOOLS.dump_python(r.tools, mode="json")), _dump_or_none(r.error), _dump_or_none(r.usage))
     times = (r.first, r.started_at, r.expires_at, r.last, r.ended_at)
-    return (*key, r.turn, r.status, r.agent, _dump(r.input), *times, r.output, r.partial, *texts, r.finish_reason, r.retry_of)
+    fixed = (*key, r.turn, r.status, r.agent, _dump(r.input))
+    return (*fixed, *times, r.output, r.partial, *texts, r.finish_reason, r.retry_of)
 
 
 def turn_of(row: Row) -> TurnRecord:
