@@ -12,11 +12,13 @@ import os
 from statistics import mean
 
 from benchmarks import load, serving
+from harness import Server
+from harness.server import Face
 
 PER_SECOND = 20
 
 
-async def measure(store: str, face: serving.Face, counts: list[int], seconds: int) -> None:
+async def measure(store: str, face: Face, counts: list[int], seconds: int) -> None:
     print(
         f"| {store}, {face} | first token p50 / p95 ms | event late p50 / p99 ms | turn late p95 ms | delivered | cores | RSS MB |"
     )
@@ -29,10 +31,10 @@ async def measure(store: str, face: serving.Face, counts: list[int], seconds: in
                 print(await _row(server, count, seconds), flush=True)
 
 
-async def _row(server: serving.Server, count: int, seconds: int) -> str:
+async def _row(server: Server, count: int, seconds: int) -> str:
     words = PER_SECOND * seconds
     used, started = serving.cpu_seconds(server.workers()), asyncio.get_running_loop().time()
-    streams = await load.run(server.port, count, f"/say {words} {PER_SECOND}", ramp=min(2.0, count / 100))
+    streams = await load.run(server.port, count, f"/say {words} {PER_SECOND}", ramp=count / 100)
     lasted = asyncio.get_running_loop().time() - started
     cores = (serving.cpu_seconds(server.workers()) - used) / lasted
     first = [1000 * (s.first_token - s.sent) for s in streams if s.first_token]
@@ -40,10 +42,15 @@ async def _row(server: serving.Server, count: int, seconds: int) -> str:
     turn = [1000 * (s.ended - s.sent - (words - 1) / PER_SECOND) for s in streams if s.ended]
     delivered = mean(s.words / words if s.terminal == "turn.completed" else 0.0 for s in streams)
     at = load.percentile
-    return (
-        f"| {count} streams | {at(first, 0.5):.1f} / {at(first, 0.95):.1f} | {at(late, 0.5):.1f} / {at(late, 0.99):.1f} "
-        f"| {at(turn, 0.95):.0f} | {100 * delivered:.1f} % | {cores:.2f} | {serving.resident_mb(server.workers()):.0f} |"
-    )
+    cells = [
+        f"{at(first, 0.5):.1f} / {at(first, 0.95):.1f}",
+        f"{at(late, 0.5):.1f} / {at(late, 0.99):.1f}",
+        f"{at(turn, 0.95):.0f}",
+        f"{100 * delivered:.1f} %",
+        f"{cores:.2f}",
+        f"{serving.resident_mb(server.workers()):.0f}",
+    ]
+    return f"| {count} streams | {' | '.join(cells)} |"
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ def face(request: pytest.FixtureRequest) -> str:
 
 async def eventually(holds: Callable[[], Awaitable[bool]], within: float = 20) -> None:
     async with asyncio.timeout(within):
-        while not await holds():
+        while not await holds():  # noqa: ASYNC110 - another process's doing
             await asyncio.sleep(0.05)
 
 
