@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Discriminator, JsonValue, StringConstraints, Tag, TypeAdapter
@@ -211,8 +210,7 @@ class Cursor(NamedTuple):
         return cls(int(found[1]), int(found[2])) if found else None
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One numbered fact. `seq` is 1, 2, 3 ... within its session; `epoch` is its writer's lease's; `at` is in ms."""
 
     seq: int

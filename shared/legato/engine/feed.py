@@ -26,7 +26,8 @@ class Feed:
         self._frames: list[bytes] = []
         self._size = 0
         self._limit = limit
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], float] = {}
+        self._alarm: asyncio.TimerHandle | None = None
         self.show(fence.records())
 
     def show(self, records: Sequence[Record]) -> None:
@@ -36,8 +37,10 @@ class Feed:
             self._frames.append(frame)
             self._size += len(frame)
         self.last = self._records[-1].seq
-        self._trim()
-        self._wake()
+        if self._size > self._limit:
+            self._trim()
+        if self._waiting:
+            self._wake()
 
     def acknowledge(self, seq: int) -> None:
         """The journal has everything up to `seq`."""
@@ -48,6 +51,8 @@ class Feed:
         """Nothing more comes: `ended` when the turn did, `lease` when this instance lost it."""
         self.closed = reason
         self._wake()
+        if self._alarm:
+            self._alarm.cancel()
 
     def knows(self, cursor: Cursor) -> bool:
         """The cursor is one of this epoch's events as shown here, so the journal need not be asked about it."""
@@ -68,18 +73,35 @@ class Feed:
             return
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
-        self._waiting.add(woken)
-        timer = loop.call_later(timeout, _resolve, woken)
+        due = loop.time() + timeout
+        self._waiting[woken] = due
+        if self._alarm is None or due < self._alarm.when():
+            self._arm(due)
         try:
             await woken
         finally:
-            timer.cancel()
-            self._waiting.discard(woken)
+            self._waiting.pop(woken, None)
+
+    def _arm(self, due: float) -> None:
+        """One timer for all who wait, set anew only when it rings: most waits end long before."""
+        if self._alarm:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        now = asyncio.get_running_loop().time()
+        for woken, due in self._waiting.items():
+            if due <= now:
+                _resolve(woken)
+        later = [due for due in self._waiting.values() if due > now]
+        if later:
+            self._arm(min(later))
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for woken in waiting:
+        for woken in self._waiting:
             _resolve(woken)
+        self._waiting.clear()
 
     def _trim(self) -> None:
         drop = 0
