@@ -257,12 +257,13 @@ async def test_a_cancel_while_a_call_is_not_durable_yet_starts_no_tool(rig: Rig)
 
 async def test_a_once_tool_outlives_cancel_and_loss_of_the_lease_by_nothing(rig: Rig) -> None:
     """Cancelled, then fenced while its tool still runs: the turn lets go once the tool is done, and writes nothing."""
-    entered, going = asyncio.Event(), asyncio.Event()
+    entered, going, paid = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @tool(effect="once")
     async def pay() -> None:
         entered.set()
         await going.wait()
+        paid.set()
 
     owner, other = rig.instance(calling(pay), lease=0.3), rig.instance(Puppet())
     await owner.start()
@@ -275,4 +276,5 @@ async def test_a_once_tool_outlives_cancel_and_loss_of_the_lease_by_nothing(rig:
     await asyncio.wait_for(live.holding.lost.wait(), PATIENCE)
     going.set()
     await eventually(lambda: not owner.engine.live)
+    assert paid.is_set()
     assert await other.stored() == before

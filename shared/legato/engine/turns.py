@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pydantic import JsonValue
@@ -40,7 +41,6 @@ class OpenTurn:
         self._thought = Surrogates()
         self._numbered = 0
         self._open_calls = 0
-        self._names: dict[str, int] = {}
         self._inside: str | None = None
 
     @property
@@ -161,7 +161,7 @@ class OpenTurn:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             # What has begun and may not be repeated is let finish, within its own timeout, and recorded.
-            await self._record(intent, await running)
+            await self._record(intent, await _finished(running))
             raise
         finally:
             self.holds_once -= 1
@@ -204,6 +204,14 @@ class _Progress:
             return
         self._next = now + PROGRESS_SECONDS
         self._writer.show(ToolProgress(call=self._call, message=message, fraction=fraction))
+
+
+async def _finished(tool: asyncio.Task[Outcome]) -> Outcome:
+    """The outcome, however often whoever waits for it is cancelled; the tool's own timeout bounds the wait."""
+    while not tool.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({tool})
+    return tool.result()
 
 
 async def _together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
