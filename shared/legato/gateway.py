@@ -18,7 +18,7 @@ from legato.engine.view import view
 from legato.errors import Conflict, NotFound, TooLarge, TurnGone
 from legato.events import Cursor
 from legato.follow import Reader, Stream, poll
-from legato.journal import SessionKey, TurnRecord
+from legato.journal import Cancel, SessionKey, TurnRecord
 from legato.turn import ENDED, snapshot
 
 NONSENSE = Cursor(0, 0)
@@ -97,18 +97,19 @@ class Gateway:
         """Fences the session, stops what runs in it and deletes all of it; its head stays as a tombstone."""
         while True:
             standing = await answer(self._runtime.journal.standing, key)
+            if standing.head and standing.head.deleted:  # an earlier deletion may have been cut short
+                await answer(self._runtime.journal.purge, key, standing.head)
             if standing.head is None or standing.head.deleted:
-                await answer(self._runtime.journal.purge, key)  # an earlier deletion may have been cut short
                 raise NotFound(f"there is no session {key.session!r}")
-            if standing.head.turn:
-                await self._engine.ask_cancel(key, standing.head.turn.id, "the session was deleted", key.uid)
-            commit = self._engine.tombstone(standing)
             try:
-                await answer(self._runtime.journal.commit, key, commit)
+                committed = await answer(self._runtime.journal.commit, key, self._engine.tombstone(standing))
                 break
             except Conflict:
                 continue
-        await answer(self._runtime.journal.purge, key, commit.segment.first if commit.segment else 0)
+        assert committed.head
+        if turn := standing.head.turn:
+            self._engine.cancel(key, turn.id, Cancel("the session was deleted", key.uid, self._runtime.clock()))
+        await answer(self._runtime.journal.purge, key, committed.head)
 
     def health(self) -> dict[str, Any]:
         return {"status": "ok", "instance": self._runtime.instance, "turns": len(self._engine.live)}

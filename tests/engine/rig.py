@@ -21,7 +21,7 @@ from legato.errors import JournalUnavailable
 from legato.events import TERMINAL, Cursor, Record
 from legato.follow import Stream
 from legato.gateway import Gateway
-from legato.journal import Commit, Control, Journal, Lease, Segment, SessionItem, SessionKey, Standing, TurnRecord
+from legato.journal import Commit, Control, Head, Journal, Lease, Segment, SessionItem, SessionKey, Standing, TurnRecord
 from legato.journal.sqlite import SqliteJournal, now_ms
 from legato.settings import Settings
 
@@ -136,8 +136,8 @@ class Flaky:
     async def sessions(self, uid: str, before: int | None, limit: int) -> list[SessionItem]:
         return await self._pass("sessions", self._journal.sessions, uid, before, limit)
 
-    async def purge(self, key: SessionKey, spare: int = 0) -> None:
-        await self._pass("purge", self._journal.purge, key, spare)
+    async def purge(self, key: SessionKey, tombstone: Head) -> None:
+        await self._pass("purge", self._journal.purge, key, tombstone)
 
     async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
         await self._pass("wait", self._journal.wait, key, after, timeout)

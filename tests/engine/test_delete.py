@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from engine.rig import KEY, PATIENCE, Gate, Instance, Puppet, Rig, ends, eventually, nth, types
+from engine.rig import KEY, PATIENCE, Gate, Instance, Puppet, Rig, eventually, nth, types
 from legato.agents import Turn
 from legato.errors import JournalUnavailable, NotFound
 
@@ -27,16 +27,18 @@ async def test_deleting_a_session_stops_its_turn_and_leaves_nothing(rig: Rig, wh
         finally:
             torn.set()
 
-    owner, other = rig.instance(agent, lease=0.3), rig.instance(agent)
+    owner, other = rig.instance(agent, lease=60 if where == "here" else 0.3), rig.instance(agent)
     await owner.start()
     client = await owner.follow(start=True)
     await client.until("text.delta")
+    await owner.gateway.cancel(KEY, "t0", "early", "ann")
     await (owner if where == "here" else other).gateway.delete(KEY)
     await client.end()
     await asyncio.wait_for(torn.wait(), PATIENCE)
     await eventually(lambda: not owner.engine.live)
     assert not any("secret" in record.data for record in await owner.stored())
     assert await owner.journal.turns(KEY, None, 10) == []
+    assert await owner.journal.control(KEY) is None
     for asked in (owner.gateway.snapshot(KEY, None), other.gateway.delete(KEY), other.follow(turn=None)):
         with pytest.raises(NotFound):
             await asked
@@ -99,22 +101,31 @@ async def test_an_owner_that_slept_through_deletion_and_new_start_is_refused(rig
     assert not any("zombie" in record.data for record in await other.stored())
 
 
-async def test_a_turn_whose_record_is_gone_is_still_ended(rig: Rig) -> None:
-    """It began while its session was being deleted and was purged with it: the session is not stuck with it."""
-    deleter, starter, other = rig.instance(saying), rig.instance(Puppet(), lease=0.3), rig.instance(saying)
-    await deleter.play()
+@pytest.mark.parametrize("active", [False, True])
+async def test_a_turn_that_begins_before_the_purge_is_not_purged(rig: Rig, active: bool) -> None:
+    """It loses neither its lease, its events, its record nor the cancel that was asked for it."""
+    old, new = Puppet(), Puppet()
+    deleter, starter = rig.instance(old, lease=60), rig.instance(new, lease=0.3, control_poll=60)
+    await deleter.start()
+    if not active:
+        old.leave()
+        await deleter.ended()
     gate = deleter.journal.hold("purge")
     deleting = asyncio.create_task(deleter.gateway.delete(KEY))
     await asyncio.wait_for(gate.reached.wait(), PATIENCE)
     await starter.start(turn="t2")
+    (await new.turn()).text("said")
+    await deleter.gateway.cancel(KEY, "t2", "enough", "ann")
     gate.open()
     await deleting
-    await eventually(lambda: not starter.engine.live)
-    client = await other.follow(turn=None)
-    await client.until("turn.failed")
-    assert client.kinds == ["snapshot", "turn.resumed", "turn.failed"]
-    await client.leave()
-    assert types(ends(await other.play(turn="t3")))[-1] == "turn.completed"
+    control = await deleter.journal.control(KEY)
+    assert control
+    assert list(control.cancels) == ["t2"]
+    new.leave()
+    await starter.ended("t2")
+    assert types([e for e in await starter.stored() if '"turn":"t2"' in e.data]) == [
+        "turn.started", "text.delta", "turn.completed",
+    ]  # fmt: skip
 
 
 async def test_a_deletion_that_was_cut_short_is_finished_by_the_next_one(

@@ -6,7 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 from legato.events import Event, Payload, Record, TextDelta, TurnCompleted, TurnFailed, TurnStarted
-from legato.journal import ActiveTurn, Cancel, Commit, Control, Head, Lease, Segment, SessionKey, TurnRecord, Version
+from legato.journal import (
+    ActiveTurn,
+    Cancel,
+    Commit,
+    Control,
+    Head,
+    Lease,
+    Segment,
+    SessionKey,
+    Standing,
+    TurnRecord,
+    Version,
+)
 
 NOW = 1_796_050_000_000
 HOUR = 3_600_000
@@ -67,6 +79,14 @@ def takeover(seq: int, commit: str, stored: Lease, owner: str = "b") -> Commit:
     epoch = stored.epoch + 1
     failed = TurnFailed(code="owner_lost", message="its owner is gone")
     return Commit(fence(seq, epoch, commit, failed), lease=lease(epoch, owner, commit, version=stored.version))
+
+
+def tombstone(standing: Standing) -> Commit:
+    """What deletes a session in which nothing runs."""
+    assert standing.head
+    asked = replace(standing.control, cancels={}) if standing.control else None
+    moved = replace(standing.head, epoch=standing.epoch + 1, seq=standing.seq, turn=None, deleted=True)
+    return Commit(head=moved, control=asked)
 
 
 def finish(seq: int, commit: str, held: Lease, stored: Head) -> Commit:

@@ -14,7 +14,22 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 from pydantic import JsonValue
 
-from journal.builders import EXPIRY, HOUR, KEY, NOW, control, fence, finish, head, lease, segment, start, takeover, turn
+from journal.builders import (
+    EXPIRY,
+    HOUR,
+    KEY,
+    NOW,
+    control,
+    fence,
+    finish,
+    head,
+    lease,
+    segment,
+    start,
+    takeover,
+    tombstone,
+    turn,
+)
 from legato.errors import Conflict, JournalRejected, LeaseLost
 from legato.events import Event, TextDelta
 from legato.journal import (
@@ -61,6 +76,11 @@ class Started(NamedTuple):
 async def started(journal: Journal) -> Started:
     written = await journal.commit(KEY, start())
     return Started(there(written.head), there(written.lease))
+
+
+async def buried(journal: Journal) -> Head:
+    """Deletes the session but for its purge; gives its tombstone."""
+    return there((await journal.commit(KEY, tombstone(await journal.standing(KEY)))).head)
 
 
 async def standing_lease(journal: Journal) -> Lease | None:
@@ -195,7 +215,7 @@ class Leases(Fixtures):
 
     async def test_a_renewal_where_there_is_no_lease_has_lost_it(self, a: Journal) -> None:
         held = (await started(a)).lease
-        await a.purge(KEY)
+        await a.purge(KEY, await buried(a))
         with pytest.raises(LeaseLost):
             await a.renew(KEY, replace(held, commit="r1"))
         assert await standing_lease(a) is None
@@ -209,7 +229,7 @@ class Leases(Fixtures):
 
     async def test_a_version_read_before_a_purge_does_not_fit_what_came_after(self, a: Journal) -> None:
         first = await started(a)
-        await a.purge(KEY)
+        await a.purge(KEY, await buried(a))
         await a.commit(KEY, Commit(lease=lease(2, "b", "c2")))
         with pytest.raises(Conflict):
             await a.commit(KEY, Commit(lease=replace(first.lease, commit="z")))
@@ -452,41 +472,58 @@ class Reading(Fixtures):
 
 class Deleting(Fixtures):
     async def test_a_purge_leaves_the_head_and_nothing_else(self, a: Journal, b: Journal) -> None:
-        first = Documents.of(await a.commit(KEY, replace(start(), control=control("t1"))))
+        await a.commit(KEY, replace(start(), control=control("t1")))
         await asyncio.gather(*(a.append(KEY, segment(n, commit=f"c{n}")) for n in range(2, 40)))
-        await a.purge(KEY)
-        await b.purge(KEY)
+        tomb = await buried(a)
+        await a.purge(KEY, tomb)
+        await b.purge(KEY, tomb)
         standing, versions, *rest = await everything(b)
-        assert standing == Standing(first.head, None, None, 0)
-        assert versions == [first.head.version, None, None]
+        assert standing == Standing(tomb, None, None, 0)
+        assert versions == [tomb.version, None, None]
         assert rest == [[], []]
 
     async def test_a_purge_touches_no_other_session(self, a: Journal) -> None:
         others = [SessionKey("ann", "s10"), SessionKey("ann", "s"), SessionKey("ann2", "s1"), SessionKey("an", "s1")]
         for key in (KEY, *others):
             await a.commit(key, start())
-        await a.purge(KEY)
+        await a.purge(KEY, await buried(a))
         for key in others:
             assert await a.read(key, 0, NOW) == [start().segment]
             assert await a.turn(key, "t1") == turn()
 
+    async def test_what_begins_between_tombstone_and_purge_is_not_purged(self, a: Journal, b: Journal) -> None:
+        await a.commit(KEY, replace(start(), control=control("t1")))
+        tomb = await buried(a)
+        old = await a.standing(KEY)
+        new = Documents(head(3, 1, version=tomb.version), there(old.lease), control("t2"))
+        new = new._replace(lease=lease(3, "b", version=new.lease.version))
+        new = new._replace(control=control("t2", version=there(old.control).version))
+        await b.commit(KEY, Commit(fence(2, 3, "c2"), *new, turn("t2", 2), new_turn=True))
+        await b.append(KEY, segment(3, 5, epoch=3))
+        await a.purge(KEY, tomb)
+        standing, _, segments, turns = await everything(a)
+        assert standing == Standing(*new, 5)
+        assert segments == [fence(2, 3, "c2"), segment(3, 5, epoch=3)]
+        assert turns == [turn("t2", 2)]
+
     async def test_a_fence_that_the_purge_spares_stops_a_zombie(self, a: Journal, b: Journal) -> None:
         first = await started(a)
         tomb = replace(first.head, epoch=2, seq=2, turn=None, deleted=True)
-        await b.commit(KEY, replace(takeover(2, "c2", first.lease), head=tomb))
-        await b.purge(KEY, spare=2)
+        written = await b.commit(KEY, replace(takeover(2, "c2", first.lease), head=tomb))
+        await b.purge(KEY, there(written.head))
         with pytest.raises(LeaseLost):
             await a.append(KEY, segment(2, 4, commit="zombie"))
         assert [stored.commit for stored in await b.read(KEY, 0, NOW)] == ["c2"]
 
     async def test_the_tombstone_keeps_positions_and_epochs_from_coming_back(self, a: Journal, b: Journal) -> None:
         first = await started(a)
-        tomb = replace(first.head, epoch=2, seq=2, turn=None, deleted=True)
-        await b.commit(KEY, replace(takeover(2, "c2", first.lease), head=tomb))
-        await b.purge(KEY)
+        await a.append(KEY, segment(2, 4, commit="zombie"))
+        tomb = replace(first.head, epoch=2, seq=5, turn=None, deleted=True)
+        written = await b.commit(KEY, replace(takeover(5, "c2", first.lease), head=tomb))
+        await b.purge(KEY, there(written.head))
         await a.append(KEY, segment(2, 4, commit="zombie"))
         standing = await b.standing(KEY)
-        assert (standing.epoch, standing.seq) == (2, 4)
+        assert (standing.epoch, standing.seq) == (2, 5)
         with pytest.raises(LeaseLost):
             await a.renew(KEY, replace(first.lease, commit="zombie"))
 

@@ -10,7 +10,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.firestore import AsyncClient, FieldFilter
 
 from journal.builders import EXPIRY, HOUR, KEY, NOW, control, head, lease, segment, start, turn
-from journal.contract import JournalContract, OpenJournal
+from journal.contract import JournalContract, OpenJournal, buried
 from legato.errors import JournalRejected, JournalUnavailable
 from legato.events import Record
 from legato.journal import Commit, Journal, Segment, SessionKey
@@ -132,8 +132,11 @@ async def test_a_purge_deletes_more_than_a_batch_holds_and_what_it_has_no_name_f
     await asyncio.gather(*(journal.append(KEY, segment(seq)) for seq in range(2, 600)))
     await journal.append(KEY, segment(600, text="w" * 1024 * 1024))
     await client.document(f"{SESSION}/private/t1.checkpoint").set({"of": "later"})
-    await journal.purge(KEY)
-    assert [collection.id async for collection in client.document(SESSION).collections()] == []
+    tomb = await buried(journal)
+    await client.document(f"{SESSION}/private/t2.checkpoint").set({"of": "what came since"})
+    await journal.purge(KEY, tomb)
+    left = [document.id async for kind in client.document(SESSION).collections() async for document in kind.stream()]
+    assert left == ["t2.checkpoint"]
     assert (await client.document(SESSION).get()).exists
 
 

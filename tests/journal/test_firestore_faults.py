@@ -223,7 +223,7 @@ def every_call(journal: Journal) -> list[Callable[[], Awaitable[object]]]:
         lambda: journal.turn(KEY, "t1"),
         lambda: journal.turns(KEY, None, 1),
         lambda: journal.sessions("ann", None, 1),
-        lambda: journal.purge(KEY),
+        lambda: journal.purge(KEY, head()),
         journal.check,
     ]
 

@@ -176,8 +176,9 @@ class Session(RuleBasedStateMachine):
         else:
             assert isinstance(result, Conflict)
 
-    @rule(who=OWNERS)
-    def delete_the_session(self, who: int) -> None:
+    @rule(who=OWNERS, hurried=st.booleans())
+    def delete_the_session(self, who: int, hurried: bool) -> None:
+        """`hurried`: the other owner starts a turn before the purge."""
         journal = self.owners[who].journal
         standing = self.standing(self.owners[who])
         if standing.owned(self.now) or standing.head is None:
@@ -187,12 +188,17 @@ class Session(RuleBasedStateMachine):
         assert asked.lease
         tombstone = replace(asked.head, seq=standing.seq + 1, turn=None, deleted=True)
         asked = replace(asked, head=tombstone, lease=replace(asked.lease, expires_at=0))
-        assert isinstance(self.outcome(journal.commit(self.key, asked)), Commit)
-        assert self.outcome(journal.purge(self.key)) is None
-        self.base, self.epoch, self.holder = tombstone.seq, tombstone.epoch, None
-        self.written, self.acknowledged = [], []
+        committed = self.outcome(journal.commit(self.key, asked))
+        assert isinstance(committed, Commit)
+        assert committed.head
+        assert asked.segment
+        self.base, self.epoch, self.holder = standing.seq, tombstone.epoch, None
+        self.written, self.acknowledged = [asked.segment], [asked]
         for owner in self.owners:
             owner.deleted = True
+        if hurried:
+            self.start_or_take_over(1 - who)
+        assert self.outcome(journal.purge(self.key, committed.head)) is None
 
     @rule(who=OWNERS, pick=PICKS)
     def repeat_a_write_whose_answer_was_lost(self, who: int, pick: int) -> None:

@@ -100,19 +100,22 @@ class Engine:
         self._spawn(self.take_over(key))
 
     def tombstone(self, standing: Standing) -> Commit:
-        """What deletes a session: its head says so under a new epoch, and an active turn is fenced by its end."""
+        """What deletes a session: its head says so under a new epoch, an active turn is fenced by its end, and whatever
+        was asked of its turns is withdrawn, so that what is asked from now on can be told from it."""
         now, old = self._runtime.clock(), standing.head
         assert old
+        asked = standing.control
+        control = replace(asked, cancels={}) if asked and asked.cancels else None
         expires_at = now + self._runtime.retention_ms
         if old.turn is None:
             moved = replace(old, epoch=standing.epoch + 1, seq=standing.seq, updated_at=now, expires_at=expires_at)
-            return Commit(head=replace(moved, deleted=True))
+            return Commit(head=replace(moved, deleted=True), control=control)
         fence = self._fence(standing, TurnInterrupted(reason="the session was deleted", by="owner"), old.turn.id, 0)
         assert fence.segment
         assert fence.head
         assert fence.lease
         head = replace(fence.head, seq=fence.segment.last, turn=None, deleted=True)
-        return replace(fence, head=head, lease=replace(fence.lease, expires_at=0))
+        return replace(fence, head=head, lease=replace(fence.lease, expires_at=0), control=control)
 
     async def close(self) -> None:
         """Stops everything here at once; leases are left to expire."""
@@ -217,7 +220,9 @@ class Engine:
         assert standing.head
         assert standing.head.turn
         turn = standing.head.turn.id
-        record = await persist(runtime.journal.turn, key, turn) or self._purged(turn, standing)
+        record = await persist(runtime.journal.turn, key, turn)
+        if record is None:  # the session was deleted meanwhile
+            return
         attempts = standing.lease.attempts + 1 if standing.lease else 1
         fence = TurnResumed(reason="lease_expired", attempt=attempts)
         commit = self._fence(standing, fence, turn, attempts)
@@ -229,13 +234,6 @@ class Engine:
         ending = self._ending(standing, turn)
         live = self._own(key, committed, advance(state, fence), _origin(record), lambda _: _given(ending), None)
         await asyncio.shield(live)
-
-    def _purged(self, turn: str, standing: Standing) -> TurnRecord:
-        """Stands for the record of a turn that was purged with a session that was being deleted as it began."""
-        log.error("turn %s has no record; it is ended without one", turn)
-        now = self._runtime.clock()
-        begun = standing.seq + 1
-        return TurnRecord(turn, "streaming", self._default, None, begun, now, now + self._runtime.retention_ms)
 
     async def _recover(self, key: SessionKey, record: TurnRecord, head: int) -> TurnState:
         """The turn as its events tell it up to `head`; where they are not all there any more, what its record says."""

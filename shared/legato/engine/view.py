@@ -45,19 +45,12 @@ async def _assemble(
     active = next((record for record in records if record.status not in ENDED), None)
     if active is None:
         at_rest = not newest or (standing.head.turn is None and (not records or records[-1].last == standing.head.seq))
-        known = at_rest or await _lost(runtime, key, standing)
-        return SessionState(key.session, Cursor(standing.epoch, standing.seq), ended) if known else None
+        return SessionState(key.session, Cursor(standing.epoch, standing.seq), ended) if at_rest else None
     segments = await _events(runtime, key, active.first, standing.last)
     if segments is None:
         cursor = Cursor(standing.epoch, standing.seq)
         return SessionState(key.session, cursor, ended, state_of(active))
     return fold(key.session, ended, Cursor(0, active.first - 1), segments)
-
-
-async def _lost(runtime: Runtime, key: SessionKey, standing: Standing) -> bool:
-    """The session names an active turn that has no record: it was purged with a session that was being deleted."""
-    turn = standing.head.turn if standing.head else None
-    return turn is not None and await runtime.journal.turn(key, turn.id) is None
 
 
 async def _events(runtime: Runtime, key: SessionKey, first: int, last: int) -> list[Segment] | None:

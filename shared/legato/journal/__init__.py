@@ -200,9 +200,12 @@ class Journal(Protocol):
     async def sessions(self, uid: str, before: int | None, limit: int) -> list[SessionItem]:
         """The principal's sessions, not deleted, newest `updated_at` first, those updated before `before`."""
 
-    async def purge(self, key: SessionKey, spare: int = 0) -> None:
-        """Deletes everything below the head but the segment at `spare`, the fence that a late owner runs into. Safe to
-        repeat."""
+    async def purge(self, key: SessionKey, tombstone: Head) -> None:
+        """Deletes what was there when `tombstone` became the head: segments of epochs before its own, turns begun at or
+        before its seq, a lease of no later epoch, a control that asks for nothing.
+
+        What has begun since stays, and so does the tombstone's own segment, the fence that a late owner runs into.
+        Safe to repeat."""
 
     async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
         """Returns when there may be news of this session beyond seq `after`, at latest after `timeout` seconds. A

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from legato.errors import Conflict, JournalRejected, JournalUnavailable, LeaseLost
-from legato.journal import Commit, Control, Lease, Segment, SessionItem, SessionKey, Standing, TurnRecord, Version
+from legato.journal import Commit, Control, Head, Lease, Segment, SessionItem, SessionKey, Standing, TurnRecord, Version
 from legato.journal import firestore_docs as docs
 from legato.journal import firestore_wire as wire
 from legato.journal.firestore_docs import CONTROL, HEAD, LEASE
@@ -126,12 +126,16 @@ class FirestoreJournal:
                 break
         return items[:limit]
 
-    async def purge(self, key: SessionKey, spare: int = 0) -> None:
-        spared = self._name(key, docs.segment_path(spare))
-        query = wire.descendants(self._name(key), MAX_WRITES)
-        while doomed := [found.name for found in await self._rpc.query(query) if found.name != spared]:
-            for outcome in await self._rpc.batch_write(map(wire.delete, doomed)):
-                if isinstance(outcome, Exception):
+    async def purge(self, key: SessionKey, tombstone: Head) -> None:
+        session = self._name(key)
+        async for page in self._pages(wire.descendants(session, MAX_WRITES, only=docs.AGE)):
+            deletes = [
+                wire.delete(found.name, wire.version(found.update_time))
+                for found in page
+                if docs.outlived(found.name.removeprefix(f"{session}/"), *_read(found), tombstone)
+            ]
+            for outcome in await self._rpc.batch_write(deletes) if deletes else ():
+                if isinstance(outcome, Exception) and not isinstance(outcome, PreconditionFailed):
                     raise JournalUnavailable(f"session {key.session} is not purged yet: {outcome}")
 
     async def wait(self, key: SessionKey, after: int, timeout: float) -> None:

@@ -39,6 +39,8 @@ HEAD: Final = ""
 LEASE: Final = "lease/current"
 CONTROL: Final = "control/current"
 FORMAT: Final = 1
+AGE: Final = ("epoch", "first", "cancel")
+"""The fields that `outlived` looks at."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -233,6 +235,20 @@ def turn_of(f: Fields) -> TurnRecord:
         finish_reason=f.get("finish_reason"),
         retry_of=f.get("retry_of"),
     )
+
+
+def outlived(path: str, f: Fields, version: Version, tombstone: Head) -> bool:
+    """The document below a session was there when `tombstone` became its head, and is not the tombstone's fence."""
+    match path.partition("/")[0]:
+        case "journal":
+            return bool(f["epoch"] < tombstone.epoch)
+        case "turns":
+            return bool(f["first"] <= tombstone.seq)
+        case "lease":
+            return bool(f["epoch"] <= tombstone.epoch)
+        case "control":
+            return not f["cancel"]
+    return bool(version <= tombstone.version)
 
 
 def _plain(mapping: Mapping[str, Any] | None) -> Fields | None:

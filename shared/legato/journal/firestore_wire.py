@@ -103,9 +103,7 @@ def replace(name: str, fields: Fields, stored: Version) -> Message:
     if stored is None:
         message.current_document.exists = False
     else:
-        at = message.current_document.update_time
-        at.seconds, microseconds = divmod(stored, 1_000_000)
-        at.nanos = microseconds * 1000
+        _require(message, stored)
     return message
 
 
@@ -116,8 +114,17 @@ def merge(name: str, fields: Fields, stored: Version) -> Message:
     return message
 
 
-def delete(name: str) -> Message:
-    return Write(delete=name)
+def delete(name: str, stored: Version) -> Message:
+    """Deletes the document where its version is `stored`."""
+    message = Write(delete=name)
+    _require(message, stored)
+    return message
+
+
+def _require(message: Message, stored: Version) -> None:
+    at = message.current_document.update_time
+    at.seconds, microseconds = divmod(stored, 1_000_000)
+    at.nanos = microseconds * 1000
 
 
 def holds(stored: Message, write: Message) -> bool:
@@ -159,19 +166,25 @@ def _where(structured: Message, path: str, operator: int, bound: int | None) -> 
         condition.field.field_path, condition.op, condition.value.integer_value = path, operator, bound
 
 
-def descendants(parent: str, limit: int) -> Message:
-    """A query for the names of whatever there is below a document."""
+def descendants(parent: str, limit: int, only: Iterable[str]) -> Message:
+    """A query for whatever there is below a document."""
     request = RunQueryRequest(parent=parent)
-    request.structured_query.from_.add(all_descendants=True)
-    request.structured_query.select.fields.add(field_path="__name__")
-    request.structured_query.limit.value = limit
+    structured = request.structured_query
+    structured.from_.add(all_descendants=True)
+    for name in only:
+        structured.select.fields.add(field_path=name)
+    structured.order_by.add(direction=_Direction.ASCENDING).field.field_path = "__name__"
+    structured.limit.value = limit
     return request
 
 
 def continue_after(request: Message, last: Message) -> None:
-    """Makes a query of `select` go on after the document `last`."""
+    """Makes an ordered query go on after the document `last`."""
     structured = request.structured_query
-    order = structured.order_by[0].field.field_path
     structured.start_at.Clear()
-    structured.start_at.values.add().CopyFrom(last.fields[order])
-    structured.start_at.values.add(reference_value=last.name)
+    for ordered in structured.order_by:
+        path, value = ordered.field.field_path, structured.start_at.values.add()
+        if path == "__name__":
+            value.reference_value = last.name
+        else:
+            value.CopyFrom(last.fields[path])

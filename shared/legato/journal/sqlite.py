@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import aiosqlite
 
 from legato.errors import JournalRejected, LegatoError
-from legato.journal import Commit, Control, Lease, Segment, SessionItem, SessionKey, Standing, TurnRecord
+from legato.journal import Commit, Control, Head, Lease, Segment, SessionItem, SessionKey, Standing, TurnRecord
 from legato.journal import sqlite_rows as rows
 from legato.journal import sqlite_writes as writes
 from legato.journal.grouping import Grouping
@@ -126,8 +126,8 @@ class SqliteJournal:
         )
         return [SessionItem(session, HEADS.of(head)) for session, *head in found]
 
-    async def purge(self, key: SessionKey, spare: int = 0) -> None:
-        await self._write(_Write(run=lambda db: writes.purge_session(db, key, spare)))
+    async def purge(self, key: SessionKey, tombstone: Head) -> None:
+        await self._write(_Write(run=lambda db: writes.purge_session(db, key, tombstone)))
 
     async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
         with self._waiters.waiting(key, after) as woken:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from aiosqlite import Connection
 
 from legato.errors import Conflict, LeaseLost
-from legato.journal import Commit, Lease, Segment, SessionKey, Standing
+from legato.journal import Commit, Head, Lease, Segment, SessionKey, Standing
 from legato.journal import sqlite_rows as rows
 from legato.journal.sqlite_rows import CONTROLS, HEADS, LEASES, Document, Table
 
@@ -104,10 +104,11 @@ def _version(written: Document | None, stored: Document | None) -> Document | No
     return replace(written, version=stored.version if stored and stored == written else _STALE)
 
 
-async def purge_session(db: Connection, key: SessionKey, spare: int) -> None:
-    await db.execute_fetchall(f"DELETE FROM segments {_WHERE} AND first != ?", (*key, spare))
-    for table in ("turns", "leases", "controls"):
-        await db.execute_fetchall(f"DELETE FROM {table} {_WHERE}", key)
+async def purge_session(db: Connection, key: SessionKey, tombstone: Head) -> None:
+    await db.execute_fetchall(f"DELETE FROM segments {_WHERE} AND epoch < ?", (*key, tombstone.epoch))
+    await db.execute_fetchall(f"DELETE FROM turns {_WHERE} AND first <= ?", (*key, tombstone.seq))
+    await db.execute_fetchall(f"DELETE FROM leases {_WHERE} AND epoch <= ?", (*key, tombstone.epoch))
+    await db.execute_fetchall(f"DELETE FROM controls {_WHERE} AND cancels = '{{}}'", key)
 
 
 async def purge_expired(db: Connection, now: int) -> bool:
