@@ -19,10 +19,9 @@ PER_SECOND = 20
 
 
 async def measure(store: str, face: Face, counts: list[int], seconds: int) -> None:
-    print(
-        f"| {store}, {face} | first token p50 / p95 ms | event late p50 / p99 ms | turn late p95 ms | delivered | cores | RSS MB |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    delays = ["first token p50 / p95 ms", "event late p50 / p99 ms", "turn late p95 ms"]
+    columns = [f"{store}, {face}", *delays, "delivered", "cores", "RSS MB"]
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     with serving.journal(store) as url:
         async with serving.server(url, face) as server:
             await load.run(server.port, 5, "/say 20 20", 0.1)
