@@ -40,18 +40,14 @@ def words(output: str) -> list[int]:
 
 
 async def test_it_shows_words_and_tools_and_what_was_said_before(dev: Command, tmp_path: Path, port: str) -> None:
-    for _ in range(2):
+    for turns in (1, 2, 3):
         with chat(tmp_path, port) as talk:
             talk.types('/tool lookup {"key": "k"}')
-            output = await talk.says("the value of k")
-            assert '→ lookup {"key": "k"}' in output
-    assert output.count("> /tool lookup") == 1
-    with chat(tmp_path, port) as talk:
-        await talk.says("← lookup")
-        assert talk.process.stdin
-        talk.process.stdin.close()
-        assert await talk.ended() == 0
-        assert talk.output.count("> /tool lookup") == 2
+            assert talk.process.stdin
+            talk.process.stdin.close()
+            assert await talk.ended() == 0
+        for shown in ("> /tool lookup", '→ lookup {"key": "k"}', "← lookup", "the value of k"):
+            assert talk.output.count(shown) == turns, talk.output
 
 
 async def test_killed_in_mid_turn_it_goes_on_where_it_was(dev: Command, tmp_path: Path, port: str) -> None:
