@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -65,7 +66,7 @@ class Engine:
             raise Invalid("agent", f"there is no agent {name!r}; there are: {known}")
         task = self._spawn(self._start(key, replace(request, agent=name)))
         try:
-            return await asyncio.wait_for(asyncio.shield(task), ANSWER_SECONDS + 1)
+            return await asyncio.wait_for(asyncio.shield(task), 2 * ANSWER_SECONDS)
         except TimeoutError:
             raise JournalUnavailable("the journal does not answer; send the same request again") from None
 
@@ -127,31 +128,23 @@ class Engine:
 
     async def _start(self, key: SessionKey, request: StartTurn) -> Started:
         journal = self._runtime.journal
+        patience = asyncio.get_running_loop().time() + ANSWER_SECONDS
         while True:
-            standing, known = await asyncio.gather(
-                answer(journal.standing, key),
-                answer(journal.turn, key, request.turn),
-            )
+            standing = await answer(journal.standing, key)
+            active = standing.head.turn if standing.head else None
+            if active is None:
+                with suppress(Conflict):
+                    return Started(await self._begin(key, standing, request), created=True)
+            known = await answer(journal.turn, key, request.turn)
             if known:
                 return Started(_same(known, request), created=False)
-            active = standing.head.turn if standing.head else None
-            if active:
-                await self._make_way(key, standing, active, request)
-                continue
-            try:
-                return Started(await self._begin(key, standing, request), created=True)
-            except Conflict:
-                continue
-
-    async def _make_way(self, key: SessionKey, standing: Standing, active: ActiveTurn, request: StartTurn) -> None:
-        """Ends what stands in the way of a new turn. Raises SessionBusy when that is not wanted."""
-        if self.orphaned(standing):
-            await self.take_over(key)
-        elif request.if_active == "reject":
-            raise SessionBusy(active.id)
-        else:
-            await self.ask_cancel(key, active.id, "replaced by another turn", key.uid)
-        await asyncio.sleep(0.05)
+            if active and self.orphaned(standing):
+                await self.take_over(key)
+            elif active and (request.if_active == "reject" or asyncio.get_running_loop().time() > patience):
+                raise SessionBusy(active.id)
+            elif active:
+                await self.ask_cancel(key, active.id, "replaced by another turn", key.uid)
+                await asyncio.sleep(0.05)
 
     async def ask_cancel(self, key: SessionKey, turn: str, reason: str, by: str) -> None:
         """Writes the wish into `control`, where the owner sees it wherever it runs; where that is here, tells it."""
