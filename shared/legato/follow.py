@@ -206,20 +206,17 @@ class Stream:
         try:
             yield sse.OPENING
             sent = loop.time()
-            while True:
-                left = min(sent + self._settings.ping, until) - loop.time()
-                batch = await self._next(max(0.0, left))
+            while (now := loop.time()) < until:
+                if now - sent >= self._settings.ping:
+                    yield sse.PING
+                    sent = now
+                batch = await self._next(min(sent + self._settings.ping, until) - now)
                 if batch is not None:
                     yield _encode(batch)
                     if batch.over:
                         return
                     sent = loop.time()
-                if loop.time() >= until:
-                    yield _closing("deadline")
-                    return
-                if loop.time() - sent >= self._settings.ping:
-                    yield sse.PING
-                    sent = loop.time()
+            yield _closing("deadline")
         finally:
             if self._reading:
                 self._reading.cancel()
