@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import select
+import socket
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
@@ -26,6 +28,24 @@ async def send(
 async def _chunks(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
     for part in parts:
         yield part
+
+
+def send_then_read(caller: Caller, path: str, size: int, chunked: bool) -> bytes:
+    """What a client reads once it has sent all `size` bytes of its body, the last of them when a server that closes on
+    them has had the time to. Raises OSError when it is reset."""
+    url = httpx.URL(caller.url)
+    length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
+    body = b"%x\r\n%s\r\n0\r\n\r\n" % (size, b"x" * size) if chunked else b"x" * size
+    fields = ["Host: h", "Authorization: Bearer dev:ann", "Content-Type: application/json", "Connection: close", length]
+    with socket.create_connection((url.host, url.port or 80), timeout=10) as connection:
+        connection.sendall("\r\n".join([f"POST {path} HTTP/1.1", *fields, "", ""]).encode() + body[:-500_000])
+        closed = select.poll()
+        closed.register(connection, select.POLLRDHUP)
+        if closed.poll(500):
+            closed.modify(connection, 0)  # only the reset is left to come
+            closed.poll(500)
+        connection.sendall(body[-500_000:])
+        return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
 def refused(answer: httpx.Response, status: int, code: str, path: str | None = None) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 
 import pytest
 
 from harness import Caller
-from http_raw import JSON, refused, send
+from http_raw import JSON, refused, send, send_then_read
 
 INPUT = b'{"input":"/say 1"}'
 BAD_IDS = ["-a", "a%20b", "a%00", "a%0d", "a:%20b", "%C3%A9", "a" * 65, "..%2e", "%E2%80%A8", "%ff"]
@@ -103,6 +104,14 @@ async def test_a_body_above_a_mebibyte_is_refused_before_it_is_read(ann: Caller,
 async def test_a_chunked_body_above_a_mebibyte_is_refused_too(ann: Caller, session: str) -> None:
     parts = itertools.repeat(b"x" * 65_536, 40)
     refused(await send(ann, "POST", f"/v1/sessions/{session}/turns", parts), 413, "too_large")
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+async def test_a_refusal_is_not_lost_to_who_sends_all_and_then_reads(ann: Caller, session: str, chunked: bool) -> None:
+    """A server that closes on unread bytes resets the connection, and the reset takes the answer with it."""
+    answer = await asyncio.to_thread(send_then_read, ann, f"/v1/sessions/{session}/turns", 3_000_000, chunked)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"code":"too_large"' in answer
 
 
 async def test_a_chunked_body_in_bounds_is_taken(ann: Caller, session: str) -> None:

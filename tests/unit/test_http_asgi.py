@@ -14,6 +14,7 @@ from starlette.routing import Mount
 
 from legato.errors import SettingsError
 from legato.http.asgi import AsgiFace, Message
+from legato.http.message import DRAIN_BYTES
 from scripted_gateway import ScriptedStream, Stage
 
 HEADERS = {"Authorization": "Bearer dev:ann"}
@@ -25,7 +26,8 @@ async def stage() -> Stage:
 
 
 class Client:
-    """One request over bare ASGI. `sent` is what the face sent so far; it takes at most `takes` messages."""
+    """One request over bare ASGI. `sent` is what the face sent so far, `read_when_sent` how much it had read at each;
+    it takes at most `takes` messages."""
 
     def __init__(self, method: str, path: str, body: Iterable[bytes] = (), takes: int = 1000) -> None:
         headers = [(b"authorization", b"Bearer dev:ann"), (b"content-type", b"application/json")]
@@ -34,6 +36,7 @@ class Client:
         }  # fmt: skip
         self.sent: list[Message] = []
         self.read = 0
+        self.read_when_sent: list[int] = []
         self.ends = False
         self._body, self._takes = iter(body), takes
         self._left, self._news = asyncio.Event(), asyncio.Event()
@@ -50,6 +53,7 @@ class Client:
         if len(self.sent) == self._takes:
             await asyncio.Event().wait()
         self.sent.append(message)
+        self.read_when_sent.append(self.read)
         self._news.set()
 
     async def has(self, body: bytes) -> None:
@@ -147,11 +151,26 @@ async def test_a_stream_that_ends_or_breaks_is_one_response_with_an_end(stage: S
     assert [message.get("more_body", False) for message in client.sent] == [False, True, False]
 
 
-async def test_no_more_of_a_body_is_read_than_shows_that_it_is_too_large(stage: Stage) -> None:
+async def test_a_body_that_is_too_large_is_refused_at_once_and_its_rest_dropped_in_bounds(stage: Stage) -> None:
     client = Client("POST", "/v1/sessions/s1/turns", itertools.repeat(b"x" * 500))
+    client.scope["headers"].append((b"transfer-encoding", b"chunked"))
     await AsgiFace(stage.build)(client.scope, client.receive, client.send)
+    assert [(message.get("status"), message.get("more_body")) for message in client.sent] == [
+        (413, None), (None, True), (None, None),
+    ]  # fmt: skip
+    assert client.read_when_sent[1] <= stage.settings.body_bytes + 500
+    assert DRAIN_BYTES <= client.read - client.read_when_sent[1] <= DRAIN_BYTES + 500
+
+
+async def test_a_client_that_sends_no_more_of_a_refused_body_is_not_waited_for(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("legato.http.asgi.DRAIN_SECONDS", 0.05)
+    client = Client("POST", "/v1/sessions/s1/turns", [b"x"])
+    client.scope["headers"].append((b"content-length", b"5000000"))
+    await asyncio.wait_for(AsgiFace(stage.build)(client.scope, client.receive, client.send), 10)
     assert client.sent[0]["status"] == 413
-    assert client.read <= stage.settings.body_bytes + 500
+    assert client.sent[-1] == {"type": "http.response.body", "body": b""}
 
 
 async def test_a_client_that_leaves_in_its_body_has_asked_nothing(stage: Stage) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import socket
+import time
 from collections.abc import AsyncGenerator, Iterator
 
 import flask
@@ -13,6 +14,7 @@ import pytest
 
 from legato.errors import SettingsError
 from legato.http.flask import AHEAD, Core, FlaskFace, Handover, blueprint
+from legato.http.message import DRAIN_BYTES
 from scripted_gateway import ScriptedStream, Stage
 
 HEADERS = {"Authorization": "Bearer dev:ann"}
@@ -98,23 +100,45 @@ def test_a_stream_that_breaks_ends_after_what_was_sent(client: flask.testing.Fla
     assert client.get("/api/agent/v1/sessions/s1/events", headers=HEADERS).data == b"one"
 
 
-def test_a_body_that_says_it_is_too_large_is_not_read(client: flask.testing.FlaskClient) -> None:
+def test_a_body_that_says_it_is_too_large_is_read_after_its_answer(client: flask.testing.FlaskClient) -> None:
     body = io.BytesIO(b"x" * 5000)
     environ = {"CONTENT_LENGTH": "5000", "CONTENT_TYPE": "application/json", "wsgi.input": body}
     answer = client.post("/api/agent/v1/sessions/s1/turns", headers=HEADERS, environ_overrides=environ)
     assert answer.status_code == 413
     assert body.tell() == 0
+    assert answer.json
+    assert body.tell() == 5000
 
 
-def test_no_more_of_a_body_is_read_than_shows_that_it_is_too_large(
+def test_a_body_that_is_too_large_is_refused_at_once_and_its_rest_dropped_in_bounds(
     client: flask.testing.FlaskClient, stage: Stage
 ) -> None:
-    body = io.BytesIO(b"x" * 500_000)
+    body = io.BytesIO(b"x" * 5_000_000)
     environ = {"CONTENT_LENGTH": "", "CONTENT_TYPE": "application/json", "wsgi.input": body}
     environ |= {"wsgi.input_terminated": "1", "HTTP_TRANSFER_ENCODING": "chunked"}
     answer = client.post("/api/agent/v1/sessions/s1/turns", headers=HEADERS, environ_overrides=environ)
     assert answer.status_code == 413
     assert body.tell() == stage.settings.body_bytes + 1
+    assert answer.json
+    assert body.tell() == stage.settings.body_bytes + 1 + DRAIN_BYTES
+
+
+def test_a_body_that_the_application_itself_forbids_is_refused(client: flask.testing.FlaskClient) -> None:
+    client.application.config["MAX_CONTENT_LENGTH"] = 10
+    answer = client.post("/api/agent/v1/sessions/s1/turns", data=b"x" * 5000, headers=HEADERS)
+    assert (answer.status_code, answer.json and answer.json["code"]) == (413, "too_large")
+
+
+def test_a_client_that_sends_no_more_of_a_refused_body_holds_its_thread_for_two_seconds(
+    client: flask.testing.FlaskClient,
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ours.makefile("rb", buffering=0) as body:
+        environ = {"CONTENT_LENGTH": "5000000", "wsgi.input": body, "gunicorn.socket": ours}
+        began = time.monotonic()
+        answer = client.post("/api/agent/v1/sessions/s1/turns", headers=HEADERS, environ_overrides=environ)
+        assert answer.json
+        assert 1 < time.monotonic() - began < 10
 
 
 def test_a_client_that_stops_reading_does_not_hold_its_thread(client: flask.testing.FlaskClient) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from legato.http.api import Served, failed, handle
-from legato.http.message import Answer, Request
+from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, Answer, Request
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -47,24 +47,28 @@ class AsgiFace:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = _request(scope)
+        incoming = Incoming(receive, request.bodied)
         try:
             served = self._served = self._served or self._build()
         except Exception as error:
-            await self._send(failed(request, error), receive, send)
+            await self._send(failed(request, error), incoming, send)
             return
-        body = await _read(receive, request.room(served.settings.body_bytes))
+        body = await incoming.read(request.room(served.settings.body_bytes))
         if body is not None:
-            await self._send(await handle(served, replace(request, body=body)), receive, send)
+            await self._send(await handle(served, replace(request, body=body)), incoming, send)
 
-    async def _send(self, answer: Answer, receive: Receive, send: Send) -> None:
+    async def _send(self, answer: Answer, incoming: Incoming, send: Send) -> None:
         start = {"type": "http.response.start", "status": answer.status, "headers": _headers(answer)}
         if isinstance(answer.body, bytes):
             await send(start)
-            await send({"type": "http.response.body", "body": answer.body})
+            await send({"type": "http.response.body", "body": answer.body, "more_body": incoming.left})
+            if incoming.left:
+                await incoming.drain()
+                await send({"type": "http.response.body", "body": b""})
             return
         async with aclosing(answer.body) as frames:
             await send(start)
-            if await _Pump(frames, send, self._stalled).run(receive):
+            if await _Pump(frames, send, self._stalled).run(incoming.receive):
                 await send({"type": "http.response.body", "body": b""})
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
@@ -87,24 +91,47 @@ def _request(scope: Scope) -> Request:
     return Request(scope["method"], path, scope["query_string"].decode("latin-1"), headers)
 
 
-async def _read(receive: Receive, room: int) -> bytes | None:
-    """At most about `room` bytes of the body; None when the client left while it sent them."""
-    body = bytearray()
-    while len(body) < room:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        body += message.get("body", b"")
-        if not message.get("more_body", False):
-            break
-    return bytes(body)
-
-
 def _headers(answer: Answer) -> list[tuple[bytes, bytes]]:
     headers = dict(answer.headers)
     if isinstance(answer.body, bytes) and answer.status not in (204, 304):
         headers["Content-Length"] = str(len(answer.body))
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+class Incoming:
+    """A request's body; `left` when it was announced and not read to its end."""
+
+    def __init__(self, receive: Receive, announced: bool) -> None:
+        self.receive = receive
+        self._announced = announced
+        self._ended = False
+
+    @property
+    def left(self) -> bool:
+        return self._announced and not self._ended
+
+    async def read(self, room: int) -> bytes | None:
+        """At most about `room` bytes; None when the client left while it sent them."""
+        body = bytearray()
+        while len(body) < room and not self._ended:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += self._piece(message)
+        return bytes(body)
+
+    async def drain(self) -> None:
+        """Drops what is left, in bounds."""
+        room = DRAIN_BYTES
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while room > 0 and not self._ended:
+                    room -= len(self._piece(await self.receive()))
+
+    def _piece(self, message: Message) -> bytes:
+        self._ended = not message.get("more_body", False)
+        piece: bytes = message.get("body", b"")
+        return piece
 
 
 class _Pump:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import queue
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import flask
 from werkzeug.exceptions import HTTPException
 
 from legato.errors import Invalid
 from legato.http.api import Served, failed, handle
-from legato.http.message import Answer, Request
+from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, Answer, Request
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 STALLED: Final = 30.0
 """Seconds a thread waits for a client that neither sends nor takes anything."""
 AHEAD: Final = 64 * 1024
 """Bytes of frames that wait for the thread at most."""
+PIECE: Final = 64 * 1024
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 T = TypeVar("T")
 
@@ -40,14 +46,14 @@ class FlaskFace:
 
     def __call__(self, request: flask.Request, path: str | None = None) -> flask.Response:
         """Answers `request`; `path` is its path below the mount."""
-        _bound(request)
+        _bound(request.environ)
         asked = _request(request, request.path if path is None else path)
         try:
             served = self._open()
             body = _read(request, asked.room(served.settings.body_bytes))
         except Exception as error:
-            return self._response(failed(asked, error))
-        return self._response(self._core.run(handle(served, replace(asked, body=body))))
+            return self._response(failed(asked, error), request)
+        return self._response(self._core.run(handle(served, replace(asked, body=body))), request)
 
     def close(self) -> None:
         """Closes what was opened and ends the core's thread."""
@@ -62,11 +68,11 @@ class FlaskFace:
                 self._served = self._core.run(_called(self._build))
             return self._served
 
-    def _response(self, answer: Answer) -> flask.Response:
+    def _response(self, answer: Answer, request: flask.Request) -> flask.Response:
         """Always an iterator: whoever holds a plain body reads the rest of a request that was refused for its size."""
         headers = dict(answer.headers)
         if isinstance(answer.body, bytes):
-            parts: Iterator[bytes] = iter([answer.body])
+            parts: Iterator[bytes] = _drained(answer.body, request.environ, _rest(request))
             if answer.status not in (204, 304):
                 headers["Content-Length"] = str(len(answer.body))
         else:
@@ -190,11 +196,33 @@ async def _called(build: Callable[[], T]) -> T:
     return build()
 
 
-def _bound(request: flask.Request) -> None:
+def _bound(environ: WSGIEnvironment, seconds: float = STALLED) -> None:
     """Without this a client that stops reading would hold its thread for ever. The server resets it afterwards."""
-    connection = request.environ.get("gunicorn.socket")
+    connection = environ.get("gunicorn.socket")
     if connection is not None:
-        connection.settimeout(STALLED)
+        connection.settimeout(seconds)
+
+
+def _rest(request: flask.Request) -> IO[bytes]:
+    """What was not read of the body; empty where it is larger than the application itself allows."""
+    try:
+        return request.stream
+    except HTTPException:
+        return io.BytesIO()
+
+
+def _drained(answer: bytes, environ: WSGIEnvironment, rest: IO[bytes]) -> Iterator[bytes]:
+    """The answer, and behind it whatever there is of `rest`, dropped in bounds."""
+    yield answer
+    until, left = time.monotonic() + DRAIN_SECONDS, DRAIN_BYTES
+    with suppress(OSError, HTTPException):
+        while left > 0 and (seconds := until - time.monotonic()) > 0:
+            _bound(environ, seconds)
+            piece = rest.read(min(left, PIECE))
+            left -= len(piece)
+            if not piece:
+                break
+    _bound(environ)
 
 
 def _request(request: flask.Request, path: str) -> Request:

@@ -93,7 +93,7 @@ def _quality(ranges: Sequence[tuple[str, float]], offer: str) -> float:
 
 
 def no_body(request: Request) -> None:
-    if request.declared or "transfer-encoding" in request.headers or request.body:
+    if request.bodied or request.body:
         raise Invalid("body", "this request takes no body")
 
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 Body = bytes | AsyncGenerator[bytes, None]
+
+DRAIN_BYTES: Final = 4 * 1024 * 1024
+DRAIN_SECONDS: Final = 2.0
+"""What a face still reads, and drops, of a body that was refused: closing a connection with unread bytes resets it, and
+the reset can overtake the answer. Source: RFC 9112, 9.6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,11 @@ class Request:
         """The length of body that the client announces; 0 when it announces none."""
         length = self.headers.get("content-length", "")
         return int(length) if length.isdecimal() and len(length) < 16 else 0
+
+    @property
+    def bodied(self) -> bool:
+        """A body comes with it."""
+        return self.declared > 0 or "transfer-encoding" in self.headers
 
     def room(self, limit: int) -> int:
         """The bytes of body worth reading: one more than allowed shows that it is too large; none when it says so."""
