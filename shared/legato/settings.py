@@ -17,7 +17,7 @@ Bytes = Annotated[int, Field(gt=0)]
 
 def _journal(value: str) -> str:
     url = urlsplit(value)
-    if url.scheme == "sqlite" and len(url.path) > 1 and not url.netloc:
+    if re.fullmatch(r"sqlite:///[^?#]+", value):
         return value
     if url.scheme == "firestore" and url.netloc and re.fullmatch(r"/[A-Za-z0-9()_-]+", url.path):
         return value

@@ -115,7 +115,6 @@ class TestProcesses:
 async def test_a_new_file_that_another_process_holds_is_waited_for(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "journal.sqlite", timeout=30)
     with closing(sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)) as other:
-        other.execute("CREATE TABLE held (x)")
         other.execute("BEGIN IMMEDIATE")
         opening = asyncio.create_task(journal.check())
         await asyncio.wait([opening], timeout=0.1)

@@ -56,6 +56,7 @@ def _connect(path: Path, timeout: float) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     db = sqlite3.connect(path, timeout=timeout, isolation_level=None)
     try:
+        _refuse_another(db, path)
         _switch_to_wal(db, timeout)
         db.execute("PRAGMA synchronous = FULL")
         db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
@@ -87,8 +88,16 @@ def _create_schema(db: sqlite3.Connection, path: Path) -> None:
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {FORMAT}")
         db.execute("COMMIT")
-    if _format(db) != FORMAT:
+    _refuse_another(db, path)
+
+
+def _refuse_another(db: sqlite3.Connection, path: Path) -> None:
+    """Raises JournalRejected, the file untouched, when it is neither empty nor a journal of this version."""
+    found = db.execute("SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version").fetchone()
+    if found[0] not in (0, FORMAT):
         raise JournalRejected(f"{path}: written by another version of Legato; update it, or choose another path")
+    if found[0] == 0 and found[1]:
+        raise JournalRejected(f"{path}: the database of another program; choose another path")
 
 
 def _format(db: sqlite3.Connection) -> int:
