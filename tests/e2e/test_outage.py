@@ -133,3 +133,19 @@ async def test_a_tool_that_is_due_while_the_journal_is_away_waits_for_it(store: 
     assert "tool.call" not in [event["type"] for event in lived.during]
     assert lived.answer.text == words(25)
     assert lived.answer.messages[-1].event == "turn.completed"
+
+
+async def test_a_journal_that_is_away_at_the_start_is_503_until_it_is_there(store: Store, tmp_path: Path) -> None:
+    """The request that failed is sent again and begins its turn, once."""
+    _, server = serve(store, tmp_path / "a")
+    async with server:
+        caller = server.caller()
+        async with store.away():
+            answers = await asyncio.gather(caller.begin("s", DUE, "t"), caller.snapshot("s"))
+            assert (await caller.request("GET", "/health")).status_code == 200
+        for refusal in answers:
+            assert (refusal.status_code, refusal.json()["code"]) == (503, "journal_unavailable")
+            assert int(refusal.headers["retry-after"]) >= 1
+        async with begun(server, DUE) as answer:
+            await answer.rest()
+        assert answer.text == words(25)
