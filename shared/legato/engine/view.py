@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from legato.engine.records import fold, joined, state_of
 from legato.engine.runtime import Runtime
 from legato.events import Cursor
-from legato.journal import Segment, SessionKey, Standing, TurnRecord
+from legato.journal import Head, Segment, SessionKey, Standing, TurnRecord
 from legato.turn import ENDED, SessionState
 
 PAGE = 20
@@ -26,31 +26,41 @@ async def view(runtime: Runtime, key: SessionKey, before: int | None = None) -> 
 
     None when there is no such session. Raises JournalUnavailable.
     """
+    seen: tuple[list[TurnRecord], Head] | None = None
     while True:
         records = await runtime.journal.turns(key, before, PAGE + 1)
         standing = await runtime.journal.standing(key)
         if standing.head is None or standing.head.deleted:
             return None
-        found = await _assemble(runtime, key, standing, records[-PAGE:], newest=before is None)
+        last_seen, seen = seen, (records, standing.head)
+        settled = before is not None or seen == last_seen
+        found = await _assemble(runtime, key, standing, records[-PAGE:], settled)
         if found is not None:
             return View(found, records[1].first if len(records) > PAGE else None)
 
 
 async def _assemble(
-    runtime: Runtime, key: SessionKey, standing: Standing, records: list[TurnRecord], newest: bool
+    runtime: Runtime, key: SessionKey, standing: Standing, records: list[TurnRecord], settled: bool
 ) -> SessionState | None:
-    """None when the session moved on between the reads."""
+    """None when the session moved on between the reads. `settled`: it did not, though a record may have expired."""
     assert standing.head
     ended = tuple(state_of(record) for record in records if record.status in ENDED)
     active = next((record for record in records if record.status not in ENDED), None)
     if active is None:
-        at_rest = not newest or (standing.head.turn is None and (not records or records[-1].last == standing.head.seq))
-        return SessionState(key.session, Cursor(standing.epoch, standing.seq), ended) if at_rest else None
+        if not (settled or _at_rest(standing, standing.head, records)):
+            return None
+        return SessionState(key.session, Cursor(standing.epoch, standing.seq), ended)
     segments = await _events(runtime, key, active.first, standing.last)
     if segments is None:
         cursor = Cursor(standing.epoch, standing.seq)
         return SessionState(key.session, cursor, ended, state_of(active))
     return fold(key.session, ended, Cursor(0, active.first - 1), segments)
+
+
+def _at_rest(standing: Standing, head: Head, records: list[TurnRecord]) -> bool:
+    """No turn runs, and the records go up to the head: a store may have read the head just before a turn began, and the
+    newest position just after."""
+    return head.turn is None and standing.last <= head.seq and (not records or records[-1].last == head.seq)
 
 
 async def _events(runtime: Runtime, key: SessionKey, first: int, last: int) -> list[Segment] | None:
