@@ -181,6 +181,19 @@ async def test_a_cancel_counts_for_its_own_turn_alone(rig: Rig) -> None:
     assert types(ends(records)) == ["turn.interrupted", "turn.completed"]
 
 
+async def test_a_cancel_waits_for_its_turn_while_others_run(rig: Rig) -> None:
+    """Only what was asked of the turn before, and what is older than the TTL, is forgotten at a start."""
+    instance = rig.instance(saying)
+    for turn in ("t1", "t2"):
+        await instance.gateway.cancel(KEY, turn, "early", "ann")
+    for turn in ("t1", "t0", "t2"):
+        await instance.play(turn=turn)
+    assert [(await instance.record(turn)).status for turn in ("t0", "t2")] == ["completed", "interrupted"]
+    control = await instance.journal.control(KEY)
+    assert control
+    assert set(control.cancels) == {"t2"}
+
+
 async def saying(turn: Turn) -> None:
     for _ in range(5):
         await turn.text("word ")

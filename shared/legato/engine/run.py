@@ -138,13 +138,20 @@ class Engine:
             known = await answer(journal.turn, key, request.turn)
             if known:
                 return Started(_same(known, request), created=False)
-            if active and self.orphaned(standing):
-                await self.take_over(key)
-            elif active and (request.if_active == "reject" or asyncio.get_running_loop().time() > patience):
-                raise SessionBusy(active.id)
-            elif active:
-                await self.ask_cancel(key, active.id, "replaced by another turn", key.uid)
-                await asyncio.sleep(0.05)
+            if active:
+                orphaned = self.orphaned(standing)
+                unwanted = request.if_active == "reject" and not orphaned
+                if unwanted or asyncio.get_running_loop().time() > patience:
+                    raise SessionBusy(active.id)
+                await self._make_way(key, active, orphaned)
+
+    async def _make_way(self, key: SessionKey, active: ActiveTurn, orphaned: bool) -> None:
+        """Ends what stands in the way of a new turn, or gives it a moment to end."""
+        if orphaned:
+            await self.take_over(key)
+        else:
+            await self.ask_cancel(key, active.id, "replaced by another turn", key.uid)
+        await asyncio.sleep(0.05)
 
     async def ask_cancel(self, key: SessionKey, turn: str, reason: str, by: str) -> None:
         """Writes the wish into `control`, where the owner sees it wherever it runs; where that is here, tells it."""
@@ -176,13 +183,18 @@ class Engine:
         record = record_of(state, origin, None, None, now + runtime.retention_ms)
         commit = self._fence(standing, begun, request.turn, attempts=0)
         control = standing.control
-        if control and control.cancels:
-            kept = {turn: wish for turn, wish in control.cancels.items() if turn == request.turn}
+        if control and (kept := self._open_wishes(standing, control)) != control.cancels:
             commit = replace(commit, control=replace(control, cancels=kept))
         committed = await persist(runtime.journal.commit, key, replace(commit, turn=record, new_turn=True))
         agent = self._agents[request.agent]
         self._own(key, committed, state, origin, lambda live: live.run_agent(agent), _wish(control, request.turn))
         return record
+
+    def _open_wishes(self, standing: Standing, control: Control) -> dict[str, Cancel]:
+        """Without that of the turn before, which has ended, and those whose turn did not begin within the TTL."""
+        ended = standing.lease.turn if standing.lease else None
+        oldest = self._runtime.clock() - self._runtime.ttl_ms
+        return {turn: wish for turn, wish in control.cancels.items() if turn != ended and wish.at > oldest}
 
     def _fence(self, standing: Standing, payload: Payload, turn: str, attempts: int) -> Commit:
         """The first event of a new epoch at head + 1, with the head and the lease that go with it."""
