@@ -85,14 +85,14 @@ class Signature:
         return bound.args, bound.kwargs
 
     def content(self, value: object) -> tuple[JsonValue, int]:
-        """The result as plain JSON of our own, and its size in bytes. Raises BadResult."""
+        """The result as plain JSON of our own, and its size in bytes as an event has it. Raises BadResult."""
         if inspect.iscoroutine(value):
             value.close()
         try:
             valid = self._result.validate_python(value, strict=True)
             plain = self._result.dump_python(valid, warnings="error")
             text = json.dumps(plain, allow_nan=False, ensure_ascii=False, default=_textual, separators=(",", ":"))
-            encoded = text.encode()
+            encoded = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").encode()
             from_json(b"[" * _NESTING + encoded + b"]" * _NESTING)
             return from_json(encoded), len(encoded)
         except ValidationError as wrong:

@@ -43,6 +43,18 @@ async def test_a_hand_written_agent_is_told_what_is_no_json(rig: Rig, wrong: Any
     assert types(await instance.play()) == ["turn.started", "tool.call", "tool.result", "turn.completed"]
 
 
+@pytest.mark.parametrize("large", ["x" * 4_000_000, "\u2028" * 600_000])
+async def test_arguments_that_no_commit_can_hold_settle_the_call(rig: Rig, large: str) -> None:
+    """They are measured as an event has them, and the turn goes on."""
+
+    async def agent(turn: Turn) -> None:
+        with pytest.raises(ToolFailed, match="at most 2097152 fit"):
+            await turn.call(echo, value=large)
+
+    instance = rig.instance(agent)
+    assert types(await instance.play()) == ["turn.started", "tool.call", "tool.result", "turn.completed"]
+
+
 async def test_halves_of_pairs_reach_neither_journal_nor_tool(rig: Rig) -> None:
     async def agent(turn: Turn) -> None:
         assert await turn.call(echo, value=["\ud83d\ude00", "\ud83d"]) == ["😀", "\ufffd"]

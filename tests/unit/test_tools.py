@@ -253,6 +253,12 @@ class TestResults:
         outcome = await long.run({}, context, result_bytes=9)
         assert outcome == Outcome.failed("result_too_large", "the result is 10 bytes of JSON, at most 9 fit")
 
+    async def test_is_measured_as_an_event_has_it(self, context: ToolContext) -> None:
+        """U+2028 is escaped there."""
+        separator = returning(str, "\u2028")
+        assert (await separator.run({}, context, result_bytes=8)).content == "\u2028"
+        assert code(await separator.run({}, context, result_bytes=7)) == "result_too_large"
+
     async def test_a_coroutine_nobody_awaits_is_a_bad_result(self, context: ToolContext) -> None:
         @tool
         def forgot() -> Any:

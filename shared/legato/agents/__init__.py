@@ -50,10 +50,10 @@ class Turn(Protocol):
 
     async def calls(self, requests: Sequence[Call], /) -> list[Outcome]:
         """Runs tools side by side; all calls are in the journal before the first one starts. Outcomes in the order of
-        `requests`; a call without a tool ends in `unknown_tool`."""
+        `requests`: `unknown_tool` without a tool, `bad_arguments` where no journal can hold the arguments."""
 
     async def step(self, name: str, work: Callable[[], Awaitable[T]], /) -> T:
-        """Does a named piece of work whose result is durable: on re-entry it is returned, not done again."""
+        """Does a named piece of work; what it says is durable before this returns. Raises Refused inside a step."""
 
     def finish(self, usage: Usage, finish_reason: str) -> None:
         """Sets what `turn.completed` will carry; the turn ends when its agent returns."""

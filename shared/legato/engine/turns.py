@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import JsonValue
 from pydantic_core import to_json
@@ -86,15 +86,14 @@ class OpenTurn:
         intents = [self._intend(request) for request in requests]
         self._open_calls += 1
         try:
-            await self._writer.commit(*intents)
-            pairs = zip(intents, requests, strict=True)
-            return await _together([self._settle(intent, request) for intent, request in pairs])
+            await self._writer.commit(*(intent.call for intent in intents))
+            return await _together([self._settle(intent) for intent in intents])
         finally:
             self._open_calls -= 1
             if not self._open_calls:
                 self._next_step()
 
-    async def step(self, name: str, fn: Callable[[], Awaitable[T]]) -> T:
+    async def step(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
         """Runs a named piece of work; what it says is durable before it returns."""
         if self._inside is not None:
             raise Refused(
@@ -102,7 +101,7 @@ class OpenTurn:
             )
         self._inside = name
         try:
-            result = await fn()
+            result = await work()
             self.close_text()
             await self._writer.flush()
             return result
@@ -126,25 +125,24 @@ class OpenTurn:
         self._at += 1
         self._numbered = 0
 
-    def _intend(self, request: Call) -> ToolCall:
+    def _intend(self, request: Call) -> _Intent:
         self._numbered += 1
-        effect = request.tool.effect if request.tool else "read"
-        return ToolCall(
+        arguments, problem = _told(request.arguments, self._result_bytes)
+        call = ToolCall(
             step=self._at,
             call=f"{self._at}-{self._numbered}",
             name=brief(request.name),
-            arguments=_told(request.arguments),
-            effect=effect,
+            arguments=arguments,
+            effect=request.tool.effect if request.tool else "read",
         )
+        return _Intent(call, request.tool, problem)
 
-    async def _settle(self, intent: ToolCall, request: Call) -> Outcome:
-        try:
-            clean_json(request.arguments)
-        except ValueError as wrong:
-            outcome = Outcome.failed("bad_arguments", str(wrong))
+    async def _settle(self, intent: _Intent) -> Outcome:
+        if intent.problem:
+            outcome = Outcome.failed("bad_arguments", intent.problem)
         else:
-            outcome = await self._run(intent, request.tool)
-        await self._record(intent, outcome)
+            outcome = await self._run(intent.call, intent.tool)
+        await self._record(intent.call, outcome)
         return outcome
 
     async def _run(self, intent: ToolCall, tool: Tool | None) -> Outcome:
@@ -171,12 +169,28 @@ class OpenTurn:
         await self._writer.commit(result)
 
 
-def _told(arguments: JsonValue) -> JsonValue:
-    """What the journal says of a call's arguments: null where no journal can hold them."""
+class _Intent(NamedTuple):
+    """A call as it goes into the journal; `problem` says why its arguments are not there, and it is not made."""
+
+    call: ToolCall
+    tool: Tool | None
+    problem: str | None
+
+
+def _told(arguments: JsonValue, limit: int) -> tuple[JsonValue, str | None]:
+    """What the journal says of a call's arguments; null, and why, where no journal can hold them."""
     try:
-        return clean_json(arguments)
-    except ValueError:
-        return None
+        clean = clean_json(arguments)
+    except ValueError as wrong:
+        return None, str(wrong)
+    size = _size(clean)
+    return (clean, None) if size <= limit else (None, f"the arguments are {size} bytes of JSON, at most {limit} fit")
+
+
+def _size(value: JsonValue) -> int:
+    """Bytes of JSON as an event has it, where U+2028 and U+2029 are escaped."""
+    data = to_json(value)
+    return len(data) + 3 * (data.count(b"\xe2\x80\xa8") + data.count(b"\xe2\x80\xa9"))
 
 
 class _Ready:
