@@ -19,8 +19,8 @@ def duo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     directory = tmp_path_factory.mktemp("-".join(where))
     place = Place(_journal(where, directory, request), where.face, directory)
     servers = place.server("a", **ENV), place.server("b", **ENV)
-    asyncio.run(_all(*(server.start() for server in servers)))
     try:
+        asyncio.run(_all(*(server.start() for server in servers)))
         yield Duo(*servers, place)
     finally:
         asyncio.run(_all(*(server.__aexit__() for server in servers)))
