@@ -13,6 +13,8 @@ from legato import demo
 from legato.agents import Turn
 from legato.tools import tool
 
+PACE = 0.02
+
 
 async def stopping(turn: Turn) -> None:
     """Freezes its own process between its text and the commit of its tool's call."""
@@ -43,14 +45,42 @@ async def blocking(turn: Turn) -> None:
     await turn.text("after")
 
 
+async def hand_written(turn: Turn) -> None:
+    """Says the first half of its input, transfers, and says the rest in a step of its own."""
+    said = str(turn.input).split()
+    half = len(said) // 2
+
+    async def rest() -> None:
+        await say(turn, said[half:])
+
+    await say(turn, said[:half])
+    await turn.call(demo.transfer, amount=1)
+    await turn.step("rest", rest)
+
+
+async def say(turn: Turn, said: list[str]) -> None:
+    for word in said:
+        await asyncio.sleep(PACE)
+        await turn.text(f"{word} ")
+
+
 async def generator(input: str) -> AsyncIterator[str]:  # noqa: A002
     """What teams have today: the answer as it comes."""
-    for word in str(input).split():
-        await asyncio.sleep(0.01)
-        yield f"{word} "
+    try:
+        for word in input.split():
+            await asyncio.sleep(PACE)
+            yield f"{word} "
+    finally:
+        leave_mark("closed")
 
 
 def sync_generator(input: str) -> Iterator[str]:  # noqa: A002
-    for word in str(input).split():
-        time.sleep(0.01)
-        yield f"{word} "
+    try:
+        for word in input.split():
+            time.sleep(PACE)
+            yield f"{word} "
+    finally:
+        leave_mark("closed")
+
+
+kinds = {"hand-written": hand_written, "generator": generator, "sync-generator": sync_generator}

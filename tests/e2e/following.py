@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from legato.events import Record
@@ -36,3 +37,9 @@ def seq(data: str) -> int:
 
 def at(data: str) -> int:
     return int(Record.of(data).fields()["at"])
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], within: float = 20) -> None:
+    async with asyncio.timeout(within):
+        while not await holds():  # noqa: ASYNC110 - another process's doing
+            await asyncio.sleep(0.05)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import httpx
 import pytest
 
 from conftest import Place
-from e2e.following import AGENTS, at, journaled, reduced
+from e2e.following import AGENTS, at, eventually, journaled, reduced
 from harness import Server
 from legato.events import SHOWN_EARLY, Record
 from legato.sse import Message
@@ -27,12 +26,6 @@ ROUNDS, TURNS = 8, 5
 def face(request: pytest.FixtureRequest) -> str:
     """What happens to a turn does not depend on the face; the suites of the faces hold that."""
     return str(request.param)
-
-
-async def eventually(holds: Callable[[], Awaitable[bool]], within: float = 20) -> None:
-    async with asyncio.timeout(within):
-        while not await holds():  # noqa: ASYNC110 - another process's doing
-            await asyncio.sleep(0.05)
 
 
 async def resumed(session: str, owner: Server, other: Server) -> tuple[list[str], list[Message], list[str]]:
