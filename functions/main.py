@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import cast
 
 import flask
@@ -15,7 +14,7 @@ from legato.http.asgi import AsgiFace
 from legato.http.flask import FlaskFace
 from legato.settings import read_settings
 
-SETTINGS = read_settings(os.environ.get("K_SERVICE"))
+SETTINGS = read_settings()
 
 
 def _build() -> App:

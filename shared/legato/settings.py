@@ -60,7 +60,7 @@ def _origins(value: str) -> str:
 
 
 class Settings(BaseSettings):
-    """Times are seconds, sizes are bytes of UTF-8 JSON. design: one reader of the environment."""
+    """Times are seconds, sizes are bytes of UTF-8 JSON; none may be more than a document or a Commit can hold."""
 
     model_config = SettingsConfigDict(env_prefix="LEGATO_", frozen=True, extra="ignore")
 
@@ -69,18 +69,19 @@ class Settings(BaseSettings):
     agent: Annotated[str, AfterValidator(_agent)] = "legato.demo:agent"
     origins: Annotated[str, NoDecode, AfterValidator(_origins)] = ""
     emulator: Annotated[str, Field(validation_alias="FIRESTORE_EMULATOR_HOST")] = ""
+    k_service: Annotated[str, Field(validation_alias="K_SERVICE")] = ""
 
     ping: Seconds = 8
     flush: Seconds = 0.5
     lease: Seconds = 15
-    ttl: Seconds = 86400
+    ttl: Annotated[float, Field(ge=2 * 3600, le=30 * 86400)] = 86400
     retention: Seconds = 30 * 86400
     deadline: Seconds = 3300
     control_poll: Seconds = 2
 
-    input_bytes: Bytes = 256 * 1024
-    text_bytes: Bytes = 512 * 1024
-    result_bytes: Bytes = 2 * 1024 * 1024
+    input_bytes: Annotated[int, Field(gt=0, le=256 * 1024)] = 256 * 1024
+    text_bytes: Annotated[int, Field(gt=0, le=512 * 1024)] = 512 * 1024
+    result_bytes: Annotated[int, Field(gt=0, le=2 * 1024 * 1024)] = 2 * 1024 * 1024
     body_bytes: Bytes = 1024 * 1024
     flush_bytes: Bytes = 32 * 1024
     pending_bytes: Bytes = 256 * 1024
@@ -88,16 +89,16 @@ class Settings(BaseSettings):
     feed_bytes: Bytes = 1024 * 1024
 
 
-def read_settings(k_service: str | None = None) -> Settings:
+def read_settings() -> Settings:
     """Reads the environment. Raises SettingsError with the variable's name and what was expected.
 
-    `k_service` is the platform's `K_SERVICE`: where it is set, the laptop's `dev` identity is refused.
+    The platform sets `K_SERVICE`: there the laptop's `dev` identity is refused.
     """
     try:
         settings = Settings()
     except ValidationError as wrong:
         lines = [f"LEGATO_{str(e['loc'][0]).upper()}={e['input']!r}: {e['msg']}" for e in wrong.errors()]
         raise SettingsError("; ".join(lines)) from None
-    if settings.auth == "dev" and k_service:
+    if settings.auth == "dev" and settings.k_service:
         raise SettingsError("LEGATO_AUTH='dev': anyone could be anyone; it is refused where K_SERVICE is set")
     return settings

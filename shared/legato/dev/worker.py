@@ -44,7 +44,7 @@ async def serve(link: socket.socket) -> int:
 
 
 async def _open() -> App:
-    app = build(read_settings(os.environ.get("K_SERVICE")))
+    app = build(read_settings())
     await app.journal.check()
     return app
 
