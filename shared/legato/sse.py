@@ -35,10 +35,6 @@ def control(event: str, data: Mapping[str, Any], id: str | None = None) -> bytes
     return b"%b%b\n\n" % (head.encode(), text)
 
 
-def comment(text: str) -> bytes:
-    return "".join(f": {line}\n" for line in text.splitlines() or [""]).encode() + b"\n"
-
-
 class Message(NamedTuple):
     """One dispatched frame. `id` is what this frame itself carried, None for a frame without; see `Decoder.last_id`."""
 

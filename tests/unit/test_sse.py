@@ -104,14 +104,6 @@ def test_the_opening_is_two_kilobytes_that_say_only_retry() -> None:
     assert len(sse.OPENING) > 2048
 
 
-@pytest.mark.parametrize("text", ["", "ping", "two\nlines", "a\r\ndata: x", "\u2028data: x"])
-def test_a_comment_says_nothing_whatever_its_text(text: str) -> None:
-    written = sse.comment(text)
-    assert decode([written])[0] == []
-    assert written.startswith(b":")
-    assert written.endswith(b"\n\n")
-
-
 def test_a_huge_line_is_joined_once_however_small_its_pieces() -> None:
     """What a decoder holds of an unfinished line is the pieces themselves."""
     decoder = Decoder()
