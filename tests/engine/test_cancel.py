@@ -12,7 +12,8 @@ import pytest
 from engine.rig import KEY, PATIENCE, Instance, Puppet, Rig, ends, eventually, types
 from legato import Agent, tool
 from legato.agents import AgentFunction, Call, Turn
-from legato.journal import SessionKey
+from legato.errors import JournalRejected
+from legato.journal import Control, SessionKey
 from legato.models import ModelEvent, ModelRequest, TextChunk
 from legato.tools import Tool, ToolContext
 
@@ -207,6 +208,23 @@ async def test_a_cancel_through_the_other_instance_reaches_the_owner(rig: Rig) -
     await cancel(other)
     assert (await owner.ended()).status == "interrupted"
     assert model.closed.is_set()
+
+
+async def test_a_look_that_is_refused_does_not_keep_the_owner_from_looking_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, other = rig.instance(Puppet()), rig.instance(Puppet())
+    look, refusals = owner.journal.control, iter([JournalRejected("not allowed, for a moment")])
+
+    async def control(key: SessionKey) -> Control | None:
+        for refused in refusals:
+            raise refused
+        return await look(key)
+
+    monkeypatch.setattr(owner.journal, "control", control)
+    await owner.start()
+    await cancel(other)
+    assert (await owner.ended()).status == "interrupted"
 
 
 async def test_only_the_first_cancel_counts(rig: Rig) -> None:

@@ -128,12 +128,16 @@ class LiveTurn:
         return record_of(state, self.origin, terminal.seq, now, now + self._runtime.retention_ms)
 
     async def _watch(self) -> None:
-        """Looks for a cancel that came through another instance."""
+        """Looks for a cancel that came through another instance. A look that is refused is not the last one."""
         while True:
-            control = await persist(self._runtime.journal.control, self.key)
-            wish = control.cancels.get(self.id) if control else None
-            if wish:
-                self.cancel(wish)
+            try:
+                control = await persist(self._runtime.journal.control, self.key)
+            except JournalRejected as refused:
+                log.warning("turn %s: cannot see whether it is cancelled: %s", self.id, refused)
+            else:
+                wish = control.cancels.get(self.id) if control else None
+                if wish:
+                    self.cancel(wish)
             await asyncio.sleep(self._runtime.settings.control_poll)
 
 
