@@ -12,7 +12,7 @@ from legato.engine.run import Started, StartTurn
 from legato.events import Cursor
 from legato.follow import Stream
 from legato.gateway import Gateway
-from legato.journal import SessionKey, TurnRecord
+from legato.journal import Place, SessionKey, TurnRecord
 from legato.settings import Settings
 
 
@@ -82,7 +82,7 @@ class ScriptedGateway(Gateway):
         self._called("snapshot", key, before)
         return {"cursor": "3-7", "session": key.session, "turns": [], "active": None}
 
-    async def sessions(self, uid: str, before: int | None, limit: int) -> dict[str, Any]:
+    async def sessions(self, uid: str, before: Place | None, limit: int) -> dict[str, Any]:
         self._called("sessions", uid, before, limit)
         return {"sessions": []}
 

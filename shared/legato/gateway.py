@@ -18,7 +18,7 @@ from legato.engine.view import view
 from legato.errors import Conflict, NotFound, TooLarge, TurnGone
 from legato.events import Cursor
 from legato.follow import Reader, Stream, poll
-from legato.journal import Cancel, SessionKey, TurnRecord
+from legato.journal import Cancel, Place, SessionKey, TurnRecord
 from legato.turn import ENDED, snapshot
 
 NONSENSE = Cursor(0, 0)
@@ -65,7 +65,7 @@ class Gateway:
             raise NotFound(f"there is no session {key.session!r}")
         return {**snapshot(found.state), "before": found.before}
 
-    async def sessions(self, uid: str, before: int | None, limit: int) -> dict[str, Any]:
+    async def sessions(self, uid: str, before: Place | None, limit: int) -> dict[str, Any]:
         """The caller's sessions, newest first: `{sessions: [...], before}`; `before` names the next page."""
         items = await answer(self._runtime.journal.sessions, uid, before, limit + 1)
         listed = [
@@ -77,7 +77,7 @@ class Gateway:
             }
             for item in items[:limit]
         ]
-        return {"sessions": listed, "before": items[limit - 1].head.updated_at if len(items) > limit else None}
+        return {"sessions": listed, "before": str(items[limit - 1].place) if len(items) > limit else None}
 
     async def cancel(self, key: SessionKey, turn: str, reason: str, by: str) -> bool:
         """Asks the turn's owner to stop; True when the turn had ended already.

@@ -21,7 +21,19 @@ from legato.errors import JournalUnavailable
 from legato.events import TERMINAL, Cursor, Record
 from legato.follow import Stream
 from legato.gateway import Gateway
-from legato.journal import Commit, Control, Head, Journal, Lease, Segment, SessionItem, SessionKey, Standing, TurnRecord
+from legato.journal import (
+    Commit,
+    Control,
+    Head,
+    Journal,
+    Lease,
+    Place,
+    Segment,
+    SessionItem,
+    SessionKey,
+    Standing,
+    TurnRecord,
+)
 from legato.journal.sqlite import SqliteJournal, now_ms
 from legato.settings import Settings
 
@@ -133,7 +145,7 @@ class Flaky:
     async def turns(self, key: SessionKey, before: int | None, limit: int) -> list[TurnRecord]:
         return await self._pass("turns", self._journal.turns, key, before, limit)
 
-    async def sessions(self, uid: str, before: int | None, limit: int) -> list[SessionItem]:
+    async def sessions(self, uid: str, before: Place | None, limit: int) -> list[SessionItem]:
         return await self._pass("sessions", self._journal.sessions, uid, before, limit)
 
     async def purge(self, key: SessionKey, tombstone: Head) -> None:

@@ -186,7 +186,7 @@ async def test_a_query_that_cannot_be_meant_is_refused(ann: Caller, session: str
     refused(answer, 422, "invalid", path)
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "before=-1", "before=x", "page=2"])
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "before=5", "before=5-", "page=2"])
 async def test_a_page_that_cannot_be_meant_is_refused(ann: Caller, query: str) -> None:
     refused(await send(ann, "GET", f"/v1/sessions?{query}"), 422, "invalid", f"query.{query.partition('=')[0]}")
 

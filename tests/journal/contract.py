@@ -39,6 +39,7 @@ from legato.journal import (
     Head,
     Journal,
     Lease,
+    Place,
     Segment,
     SessionKey,
     Standing,
@@ -461,7 +462,16 @@ class Reading(Fixtures):
         first = await a.sessions("ann", None, 4)
         assert [item.session for item in first] == ["s8", "s7", "s5", "s4"]
         assert [item.head for item in first] == [heads[item.session] for item in first]
-        assert [item.session for item in await a.sessions("ann", NOW + 4, 4)] == ["s2", "s1"]
+        assert [item.session for item in await a.sessions("ann", first[-1].place, 4)] == ["s2", "s1"]
+
+    async def test_sessions_of_one_millisecond_are_paged_one_by_one(self, a: Journal) -> None:
+        names = [f"s{n}" for n in (1, 10, 2, 3)]
+        await asyncio.gather(*(a.commit(SessionKey("ann", name), Commit(head=head())) for name in names))
+        listed, place = [], None
+        while page := await a.sessions("ann", place, 1):
+            listed.append(page[0].session)
+            place = Place.parse(str(page[0].place))
+        assert listed == ["s3", "s2", "s10", "s1"]
 
     async def test_a_listed_head_carries_the_version_that_fits(self, a: Journal) -> None:
         await started(a)

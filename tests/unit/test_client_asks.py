@@ -17,23 +17,31 @@ from scripted_server import NO_CONTENT, json_answer, problem, serving
 
 
 async def test_the_small_requests_say_what_the_contract_says(tmp_path: Path) -> None:
-    script = [looked(TURN), json_answer({"sessions": []}), json_answer({}, 202), NO_CONTENT]
+    script = [looked(TURN), json_answer({}, 202), NO_CONTENT]
     store = FileStore(tmp_path)
     store.save("s_1", Saved(FINAL))
     async with serving(*script) as server, client_of(server, store=store) as client:
         assert await client.snapshot("s_1") == FINAL
-        assert await client.sessions() == {"sessions": []}
         await client.cancel("s_1", "t_1", "enough")
         await client.delete("s_1")
     assert [(request.method, request.path) for request in server.requests] == [
         ("GET", "/v1/sessions/s_1"),
-        ("GET", "/v1/sessions"),
         ("POST", "/v1/sessions/s_1/turns/t_1/cancel"),
         ("DELETE", "/v1/sessions/s_1"),
     ]
-    assert server.requests[2].body == {"reason": "enough"}
+    assert server.requests[1].body == {"reason": "enough"}
     assert store.load("s_1") is None
     assert client.follow("s_1").state == SessionState("s_1")
+
+
+async def test_sessions_are_listed_page_after_page() -> None:
+    pages = [{"sessions": [{"session": "b"}], "before": "7-b"}, {"sessions": [{"session": "a"}], "before": None}]
+    async with serving(*map(json_answer, pages)) as server, client_of(server) as client:
+        assert [listed["session"] async for listed in client.sessions()] == ["b", "a"]
+    assert [(request.path, request.query) for request in server.requests] == [
+        ("/v1/sessions", {}),
+        ("/v1/sessions", {"before": "7-b"}),
+    ]
 
 
 @pytest.mark.parametrize("ask", [lambda c: c.snapshot("s_1"), lambda c: c.cancel("s_1", "t_1")])

@@ -16,7 +16,7 @@ from legato.events import Cursor
 from legato.gateway import NONSENSE
 from legato.http.api import ROUTES, handle
 from legato.http.message import Answer, Request
-from legato.journal import SessionKey
+from legato.journal import Place, SessionKey
 from scripted_gateway import ScriptedStream, Stage
 
 ANN = SessionKey("ann", "s1")
@@ -193,9 +193,9 @@ async def test_a_snapshot_that_the_client_does_not_have_is_sent(stage: Stage, co
 
 
 async def test_sessions_are_listed_in_pages(stage: Stage) -> None:
-    assert (await ask(stage, "GET", "/v1/sessions?before=99&limit=3")).status == 200
+    assert (await ask(stage, "GET", "/v1/sessions?before=99-s1&limit=3")).status == 200
     await ask(stage, "GET", "/v1/sessions")
-    assert stage.gateway.calls == [("sessions", "ann", 99, 3), ("sessions", "ann", None, 20)]
+    assert stage.gateway.calls == [("sessions", "ann", Place(99, "s1"), 3), ("sessions", "ann", None, 20)]
 
 
 @pytest.mark.parametrize(("ended", "status"), [(False, 202), (True, 200)])

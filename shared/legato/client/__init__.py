@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import uuid4
@@ -112,10 +112,16 @@ class LegatoClient:
     async def snapshot(self, session: str) -> SessionState:
         return restore(await self._ask("GET", session_path(session)))
 
-    async def sessions(self) -> dict[str, Any]:
-        """The first page of the caller's sessions, newest first, as the service's JSON."""
-        page: dict[str, Any] = await self._ask("GET", "/v1/sessions")
-        return page
+    async def sessions(self) -> AsyncIterator[dict[str, Any]]:
+        """All of the caller's sessions, newest first, each as the service's JSON; asked for page by page."""
+        params: dict[str, str] = {}
+        while True:
+            page = await self._ask("GET", "/v1/sessions", params=params)
+            for listed in page["sessions"]:
+                yield listed
+            if page["before"] is None:
+                return
+            params = {"before": page["before"]}
 
     async def cancel(self, session: str, turn: str, reason: str | None = None) -> None:
         """Asks the turn's owner to stop; whoever follows the turn sees it end."""

@@ -21,7 +21,7 @@ from legato.gateway import NONSENSE, Gateway
 from legato.http import cors, inputs
 from legato.http.message import Answer, Request, json_answer
 from legato.http.problems import Unserved, problem
-from legato.journal import SessionKey
+from legato.journal import Place, SessionKey
 from legato.settings import Settings
 
 log = logging.getLogger("legato.http")
@@ -178,9 +178,16 @@ def _matches(condition: str, etag: str) -> bool:
 async def _sessions(call: Call) -> Answer:
     fields = call.query("before", "limit")
     call.accepted(JSON)
-    before = inputs.number(fields, "before", 1, _NEWEST)
+    before = _place(fields["before"]) if "before" in fields else None
     limit = inputs.number(fields, "limit", 1, 100) or 20
     return json_answer(200, await call.gateway.sessions(call.principal.uid, before, limit))
+
+
+def _place(text: str) -> Place:
+    place = Place.parse(text)
+    if place is None:
+        raise Invalid("query.before", "expected the 'before' of an earlier page")
+    return place
 
 
 async def _cancel(call: Call) -> Answer:

@@ -13,11 +13,12 @@ Rules of this port:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from legato.events import Record, join, split
+from legato.events import ID_PATTERN, Record, join, split
 from legato.turn import Status, ToolState
 
 SEGMENT_BYTES = 900 * 1024
@@ -164,9 +165,29 @@ class Standing:
         return self.lease is not None and self.lease.expires_at > now
 
 
+class Place(NamedTuple):
+    """Where in the list of a principal's sessions one stands; written `"{updated_at}-{session}"`, opaque to clients."""
+
+    updated_at: int
+    session: str
+
+    def __str__(self) -> str:
+        return f"{self.updated_at}-{self.session}"
+
+    @classmethod
+    def parse(cls, text: str) -> Place | None:
+        """None when `text` is no place."""
+        found = re.fullmatch(rf"([0-9]{{1,16}})-({ID_PATTERN})", text, re.ASCII)
+        return cls(int(found[1]), found[2]) if found else None
+
+
 class SessionItem(NamedTuple):
     session: str
     head: Head
+
+    @property
+    def place(self) -> Place:
+        return Place(self.head.updated_at, self.session)
 
 
 class Journal(Protocol):
@@ -197,8 +218,8 @@ class Journal(Protocol):
     async def turns(self, key: SessionKey, before: int | None, limit: int) -> list[TurnRecord]:
         """The newest `limit` turns whose `first` is below `before`, oldest of them first."""
 
-    async def sessions(self, uid: str, before: int | None, limit: int) -> list[SessionItem]:
-        """The principal's sessions, not deleted, newest `updated_at` first, those updated before `before`."""
+    async def sessions(self, uid: str, before: Place | None, limit: int) -> list[SessionItem]:
+        """The principal's sessions, not deleted, by falling `Place`, those below `before`."""
 
     async def purge(self, key: SessionKey, tombstone: Head) -> None:
         """Deletes what was there when `tombstone` became the head: segments of epochs before its own, turns begun at or

@@ -14,7 +14,19 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from legato.errors import Conflict, JournalRejected, JournalUnavailable, LeaseLost
-from legato.journal import Commit, Control, Head, Lease, Segment, SessionItem, SessionKey, Standing, TurnRecord, Version
+from legato.journal import (
+    Commit,
+    Control,
+    Head,
+    Lease,
+    Place,
+    Segment,
+    SessionItem,
+    SessionKey,
+    Standing,
+    TurnRecord,
+    Version,
+)
 from legato.journal import firestore_docs as docs
 from legato.journal import firestore_wire as wire
 from legato.journal.firestore_docs import CONTROL, HEAD, LEASE
@@ -115,9 +127,11 @@ class FirestoreJournal:
         query = wire.select(self._name(key), "turns", "first", limit, descending=True, below=before)
         return [docs.turn_of(wire.decode(found.fields)) for found in reversed(await self._rpc.query(query))]
 
-    async def sessions(self, uid: str, before: int | None, limit: int) -> list[SessionItem]:
+    async def sessions(self, uid: str, before: Place | None, limit: int) -> list[SessionItem]:
         parent = self._rpc.name(docs.principal_path(uid))
-        query = wire.select(parent, "agent_sessions", "updated_at", limit, descending=True, below=before)
+        query = wire.select(parent, "agent_sessions", "updated_at", limit, descending=True)
+        if before:
+            wire.start_after(query, before.updated_at, self._name(SessionKey(uid, before.session)))
         items: list[SessionItem] = []
         async for page in self._pages(query):
             found = (SessionItem(document.name.rsplit("/", 1)[1], docs.head_of(*_read(document))) for document in page)

@@ -178,6 +178,13 @@ def descendants(parent: str, limit: int, only: Iterable[str]) -> Message:
     return request
 
 
+def start_after(request: Message, value: int, name: str) -> None:
+    """Makes a query of `select` begin after the document `name`, in which the field of its order is `value`."""
+    values = request.structured_query.start_at.values
+    values.add(integer_value=value)
+    values.add(reference_value=name)
+
+
 def continue_after(request: Message, last: Message) -> None:
     """Makes an ordered query go on after the document `last`."""
     structured = request.structured_query

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import aiosqlite
 
 from legato.errors import JournalRejected, LegatoError
-from legato.journal import Commit, Control, Head, Lease, Segment, SessionItem, SessionKey, Standing, TurnRecord
+from legato.journal import Commit, Control, Head, Lease, Place, Segment, SessionItem, SessionKey, Standing, TurnRecord
 from legato.journal import sqlite_rows as rows
 from legato.journal import sqlite_writes as writes
 from legato.journal.grouping import Grouping
@@ -118,11 +118,11 @@ class SqliteJournal:
         )
         return [rows.turn_of(row) for row in reversed(found)]
 
-    async def sessions(self, uid: str, before: int | None, limit: int) -> list[SessionItem]:
+    async def sessions(self, uid: str, before: Place | None, limit: int) -> list[SessionItem]:
         found = await self._fetch(
-            f"SELECT session, version, {HEADS.columns} FROM heads WHERE uid = ? AND updated_at < ? AND NOT deleted"
-            " ORDER BY updated_at DESC, session LIMIT ?",
-            (uid, _bound(before), limit),
+            f"SELECT session, version, {HEADS.columns} FROM heads WHERE uid = ? AND (updated_at, session) < (?, ?)"
+            " AND NOT deleted ORDER BY updated_at DESC, session DESC LIMIT ?",
+            (uid, *(before or (_bound(None), "")), limit),
         )
         return [SessionItem(session, HEADS.of(head)) for session, *head in found]
 
