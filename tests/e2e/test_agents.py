@@ -17,6 +17,12 @@ ENDLESS = SAID * 100
 
 
 @pytest.fixture
+def journal_url(sqlite_url: str) -> str:
+    """What an agent says does not depend on the store."""
+    return sqlite_url
+
+
+@pytest.fixture
 async def servers(place: Place) -> AsyncIterator[tuple[Server, Server]]:
     env = {**AGENTS, "LEGATO_AGENT": "agents:kinds"}
     async with place.server("a", **env) as owner, place.server("b", **env) as other:

@@ -135,6 +135,7 @@ async def test_a_tool_that_is_due_while_the_journal_is_away_waits_for_it(store: 
     assert lived.answer.messages[-1].event == "turn.completed"
 
 
+@pytest.mark.parametrize("store", ["locking", pytest.param("swallowing", marks=pytest.mark.emulator)], indirect=True)
 async def test_a_journal_that_is_away_at_the_start_is_503_until_it_is_there(store: Store, tmp_path: Path) -> None:
     """The request that failed is sent again and begins its turn, once."""
     _, server = serve(store, tmp_path / "a")
