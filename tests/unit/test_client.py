@@ -346,22 +346,33 @@ async def test_a_turn_refused_for_good_is_an_error_and_not_sent_again(
     assert more.items() <= vars(raised.value).items()
 
 
-async def test_a_gap_is_resumed_from_the_cursor_before_it() -> None:
+async def test_a_gap_is_resumed_at_once_from_the_cursor_before_it() -> None:
+    time = Clockwork()
     async with serving(stream(frames([*TURN[:2], *TURN[3:]])), stream(frames(TURN[2:]))) as server:
-        run, updates = await play(server)
-    assert server.cursors == [None, "1-2"]
+        run, updates = await play(server, time)
+    assert (server.cursors, time.slept) == ([None, "1-2"], [])
     assert (run.state, seqs(updates)) == (FINAL, list(range(1, 8)))
 
 
-async def test_a_turn_in_a_session_seen_for_the_first_time_starts_with_its_snapshot() -> None:
+async def test_a_gap_that_comes_back_is_a_broken_line() -> None:
+    time, gap = Clockwork(), stream(frames(TURN[3:]))
+    async with serving(gap, gap, stream(WHOLE)) as server:
+        run, updates = await play(server, time)
+    assert (run.state, time.slept) == (FINAL, [2])
+    assert statuses(updates) == ["connecting", "streaming", "reconnecting", "streaming", "completed"]
+
+
+async def test_a_turn_in_a_session_seen_for_the_first_time_starts_with_its_snapshot_on_an_unbroken_line() -> None:
+    time = Clockwork()
     turn = log(PAYLOADS, first=8, turn="t_2", epoch=2)
     seen = sse.OPENING + sse.control("snapshot", snapshot(state_of([*TURN, *turn[:3]])), "2-10")
     script = [stream(frames(turn)), stream(seen, *map(sse.frame, turn[3:]))]
-    async with serving(*script) as server, client_of(server) as client:
+    async with serving(*script) as server, client_of(server, time) as client:
         run = client.turn("s_1", "hi", turn="t_2")
-        await live(run)
+        updates = await live(run)
     assert [(request.method, request.cursor) for request in server.requests] == [("POST", None), ("GET", None)]
     assert run.state == state_of([*TURN, *turn])
+    assert (statuses(updates), time.slept) == (["connecting", "streaming", "completed"], [])
 
 
 async def test_a_snapshot_replaces_what_was_seen_even_when_it_sets_the_cursor_back() -> None:

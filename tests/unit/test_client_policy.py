@@ -46,6 +46,14 @@ def test_an_orderly_close_is_followed_at_once_but_not_again_without_news(reason:
     assert all(plan.fresh_token == (reason == "auth") for plan in plans)
 
 
+@pytest.mark.parametrize("status", [None, "streaming", "waiting"])
+def test_a_gap_is_resumed_at_once_and_shown_as_no_break_but_not_twice_without_news(status: Status | None) -> None:
+    gap = Outcome("gap", status)
+    _, plans = follow(gap, replace(gap, moved=True), replace(gap, turn="streaming"))
+    assert plans[:2] == [Plan("connect", status or "streaming")] * 2
+    assert (plans[2].status, plans[2].delay) == ("reconnecting", 2)
+
+
 @pytest.mark.parametrize("reason", ["slow", "lease", "a later reason"])
 def test_any_other_close_is_followed_after_a_pause(reason: str) -> None:
     _, [plan] = follow(Outcome("closed", "streaming", moved=True, reason=reason))
@@ -83,7 +91,7 @@ def test_an_attempt_that_brings_nothing_is_no_contact(useless: Outcome) -> None:
     assert link.after(BROKE, TIMING, 300, 0)[1].do == "stop"
 
 
-@pytest.mark.parametrize("kind", ["read", "broke", "closed", "silent", "over"])
+@pytest.mark.parametrize("kind", ["read", "broke", "closed", "gap", "silent", "over"])
 @pytest.mark.parametrize("status", sorted(ENDED))
 def test_an_ended_turn_stops_the_client_however_its_stream_ended(kind: str, status: Status) -> None:
     _, [plan] = follow(replace(BROKE, kind=kind, turn=status))  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ Rules of this file:
 - A turn is shown as completed, interrupted or failed because its own terminal event says so; a turn that cannot be
   reached is `reconnecting`, then, after `give_up` seconds without contact, `interrupted` with the action `resume`.
 - Pauses are exponential with full jitter. The first event of a stream resets them, and nothing else does.
+- A gap breaks no line: the events before the client's own turn are asked for at once, but not twice without news.
 - No clock, no randomness, no I/O: `now` is in seconds of any steady clock, `chance` is from [0, 1).
 """
 
@@ -39,10 +40,11 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one request ended. `turn` is the turn's status by then (None: unknown), `moved`: it brought news,
-    `lived`: seconds from its first byte to its last, `pause`: seconds that the server asks to wait."""
+    """How one request ended; `gap`: with an event that does not follow the state. `turn` is the turn's status by then
+    (None: unknown), `moved`: it brought news, `lived`: seconds from its first byte to its last, `pause`: seconds that
+    the server asks to wait."""
 
-    kind: Literal["read", "closed", "broke", "silent", "over", "refused"]
+    kind: Literal["read", "closed", "broke", "gap", "silent", "over", "refused"]
     turn: turn.Status | None = None
     moved: bool = False
     lived: float = 0.0
@@ -85,6 +87,8 @@ class Link:
             return link._refused(outcome, timing, now, chance)
         if outcome.kind == "over":
             return link._over()
+        if outcome.kind == "gap" and link.attempts == 0:
+            return replace(link, attempts=1), Plan("connect", outcome.turn or "streaming")
         if outcome.turn == "waiting" or outcome.reason == "suspended":
             return link, Plan("look", "waiting", timing.look)
         if outcome.kind == "read":

@@ -130,7 +130,9 @@ class Run:
             self._ended("broke" if seen.first is not None else "silent", seen)
         except (httpx.RequestError, httpx.StreamError):
             self._ended("broke", seen)
-        except (SequenceGap, FrameTooLarge, ValueError):
+        except SequenceGap:
+            self._ended("gap", seen)
+        except (FrameTooLarge, ValueError):
             self._outcome = Outcome("broke", self._turn_status(), moved=seen.moved)
 
     async def _request(self, plan: Plan, link: Link) -> httpx.Response:
