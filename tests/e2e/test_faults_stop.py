@@ -23,7 +23,7 @@ def transferred(duo: Duo, session: str) -> int:
 @on_both_faces
 async def test_followers_killed_in_turn_take_nothing_from_the_others(duo: Duo, session: str) -> None:
     async with TcpProxy(duo.a.port, reset=True) as hop, TcpProxy(duo.a.port, reset=True) as other:
-        await duo.b.caller().begin(session, "/say 60 40", "t")
+        await duo.b.caller().begin(session, "/say 60 20", "t")
         one, two, three = (Caller(url) for url in (hop.url, other.url, duo.a.url))
         async with (
             one.events(session, turn="t", **{"from": "start"}) as first,
