@@ -12,9 +12,10 @@ from pydantic import JsonValue, TypeAdapter
 from legato.errors import Invalid, TooLarge
 from legato.events import Event, TurnStarted
 from legato.http import inputs
-from legato.http.api import JSON, SSE, StartBody
+from legato.http.api import JSON, StartBody
 from legato.http.message import Request
 from legato.http.problems import Unserved
+from legato.sse import MEDIA_TYPE
 
 HEADERS = {"content-type": "application/json"}
 
@@ -112,20 +113,20 @@ def test_json_in_utf_8_is_taken_however_it_is_written(kind: str) -> None:
 @pytest.mark.parametrize(
     ("accept", "kind"),
     [
-        ("", SSE),
-        ("*/*", SSE),
-        ("text/event-stream", SSE),
+        ("", MEDIA_TYPE),
+        ("*/*", MEDIA_TYPE),
+        ("text/event-stream", MEDIA_TYPE),
         ("application/json", JSON),
         ("application/*", JSON),
         ("text/event-stream;q=0.4, application/json;q=0.5", JSON),
         ("text/event-stream; q=0, */*", JSON),
-        ("text/html, application/xhtml+xml, */*;q=0.8", SSE),
-        ("application/json, text/event-stream", SSE),
-        ("TEXT/Event-Stream;charset=utf-8", SSE),
+        ("text/html, application/xhtml+xml, */*;q=0.8", MEDIA_TYPE),
+        ("application/json, text/event-stream", MEDIA_TYPE),
+        ("TEXT/Event-Stream;charset=utf-8", MEDIA_TYPE),
     ],
 )
 def test_the_most_wanted_media_type_is_chosen(accept: str, kind: str) -> None:
-    assert inputs.accepted(accept, (SSE, JSON)) == kind
+    assert inputs.accepted(accept, (MEDIA_TYPE, JSON)) == kind
 
 
 @pytest.mark.parametrize(
@@ -133,14 +134,14 @@ def test_the_most_wanted_media_type_is_chosen(accept: str, kind: str) -> None:
 )
 def test_a_media_type_that_is_not_served_is_not_acceptable(accept: str) -> None:
     with pytest.raises(Unserved) as refused:
-        inputs.accepted(accept, (SSE, JSON))
+        inputs.accepted(accept, (MEDIA_TYPE, JSON))
     assert refused.value.status == 406
 
 
 @pytest.mark.parametrize("accept", ["json", "application/json;q=2", "application/json;q=x", "a/b/c", "a b/c"])
 def test_an_accept_header_that_cannot_be_read_is_invalid(accept: str) -> None:
     with pytest.raises(Invalid) as refused:
-        inputs.accepted(accept, (SSE, JSON))
+        inputs.accepted(accept, (MEDIA_TYPE, JSON))
     assert refused.value.path == "header.Accept"
 
 

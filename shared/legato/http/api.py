@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, JsonValue, StringConstraints
 
+from legato import sse
 from legato.auth import Principal, authenticate
 from legato.engine.run import StartTurn
 from legato.errors import Invalid
@@ -26,7 +27,6 @@ from legato.settings import Settings
 
 log = logging.getLogger("legato.http")
 
-SSE: Final = "text/event-stream"
 JSON: Final = "application/json"
 LONGEST_WAIT: Final = 60.0
 _NEWEST: Final = 10**16 - 1
@@ -115,12 +115,12 @@ def _principal(served: Served, request: Request) -> Principal:
 
 async def _start(call: Call) -> Answer:
     call.query()
-    kind = call.accepted(SSE, JSON)
+    kind = call.accepted(sse.MEDIA_TYPE, JSON)
     body = inputs.document(call.request, call.settings.body_bytes, StartBody)
     turn = _turn_id(body.turn, call.request.headers.get("idempotency-key"))
     start = StartTurn(turn, body.input, body.agent, body.if_active, body.retry_of)
     started = await call.gateway.start(call.key, start)
-    if kind == SSE:
+    if kind == sse.MEDIA_TYPE:
         return _streamed(call, call.gateway.attach(call.key, started))
     fields = {"session": call.key.session, "turn": turn, "status": started.record.status}
     return json_answer(202, fields, {"Legato-Session": call.key.session, "Legato-Turn": turn})
@@ -138,10 +138,10 @@ def _turn_id(field: str | None, header: str | None) -> str:
 async def _events(call: Call) -> Answer:
     fields = call.query("after", "from", "turn", "wait")
     wait = inputs.seconds(fields, "wait", LONGEST_WAIT)
-    kind = call.accepted(JSON) if wait is not None else call.accepted(SSE, JSON)
+    kind = call.accepted(JSON) if wait is not None else call.accepted(sse.MEDIA_TYPE, JSON)
     cursor, start = _position(fields, call.request.headers.get("last-event-id"))
     turn = inputs.identifier(fields["turn"], "query.turn") if "turn" in fields else None
-    if kind == SSE:
+    if kind == sse.MEDIA_TYPE:
         return _streamed(call, await call.gateway.follow(call.key, cursor=cursor, start=start, turn=turn))
     news = await call.gateway.poll(call.key, cursor=cursor, start=start, turn=turn, wait=wait or 0.0)
     return Answer(204) if news is None else json_answer(200, news)
@@ -213,7 +213,7 @@ def _streamed(call: Call, stream: Stream | None) -> Answer:
     if stream is None:
         return Answer(204)
     headers = {
-        "Content-Type": f"{SSE}; charset=utf-8",
+        "Content-Type": f"{sse.MEDIA_TYPE}; charset=utf-8",
         "Cache-Control": "no-cache, no-transform",
         "X-Accel-Buffering": "no",
         "Legato-Session": stream.session,
