@@ -6,18 +6,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from legato.http.api import Served, failed, handle
-from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, Answer, Request
+from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, STALLED, Answer, Request
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-
-STALLED: Final = 30.0
-"""Seconds after which a client that takes nothing has left."""
 
 
 class AsgiFace:

@@ -18,13 +18,11 @@ from werkzeug.exceptions import HTTPException
 
 from legato.errors import Invalid
 from legato.http.api import Served, failed, handle
-from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, Answer, Request
+from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, STALLED, Answer, Request
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
-STALLED: Final = 30.0
-"""Seconds a thread waits for a client that neither sends nor takes anything."""
 AHEAD: Final = 64 * 1024
 """Bytes of frames that wait for the thread at most."""
 PIECE: Final = 64 * 1024
