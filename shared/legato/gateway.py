@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from legato.engine.fences import tombstone
 from legato.engine.run import Engine, Started, StartTurn
 from legato.engine.runtime import Runtime, answer
 from legato.engine.view import view
@@ -87,7 +88,7 @@ class Gateway:
         record = await answer(self._runtime.journal.turn, key, turn)
         if record and record.status in ENDED:
             return True
-        await self._engine.ask_cancel(key, turn, reason, by)
+        await self._engine.cancel(key, turn, reason, by)
         standing = await answer(self._runtime.journal.standing, key)
         if self._engine.orphaned(standing):
             self._engine.adopt(key)
@@ -102,13 +103,14 @@ class Gateway:
             if standing.head is None or standing.head.deleted:
                 raise NotFound(f"there is no session {key.session!r}")
             try:
-                committed = await answer(self._runtime.journal.commit, key, self._engine.tombstone(standing))
+                buried = tombstone(self._runtime, standing, standing.head)
+                committed = await answer(self._runtime.journal.commit, key, buried)
                 break
             except Conflict:
                 continue
         assert committed.head
         if turn := standing.head.turn:
-            self._engine.cancel(key, turn.id, Cancel("the session was deleted", key.uid, self._runtime.clock()))
+            self._engine.cancel_here(key, turn.id, Cancel("the session was deleted", key.uid, self._runtime.clock()))
         await answer(self._runtime.journal.purge, key, committed.head)
 
     def health(self) -> dict[str, Any]:
@@ -126,8 +128,8 @@ class Gateway:
             return self._reader(key, before, turn, exact=True)
         if cursor and cursor.seq < before.seq:
             return self._reader(key, None, turn)
-        if cursor and record.last is not None and cursor.seq >= record.last and await self._exists(key, cursor):
-            return None
+        if cursor and record.last is not None and cursor.seq >= record.last:
+            return None if await self._exists(key, cursor) else self._reader(key, None, turn)
         return self._reader(key, cursor, turn)
 
     async def _record(self, key: SessionKey, turn: str) -> TurnRecord:

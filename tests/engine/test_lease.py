@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 
 import pytest
 
@@ -91,6 +92,19 @@ async def test_an_owner_that_cannot_renew_starts_no_tool(rig: Rig) -> None:
     assert not entered.is_set()
     owner.journal.heal()
     assert await calling == "paid"
+
+
+async def test_a_turn_whose_record_has_expired_is_ended_and_stands_in_nobodys_way(rig: Rig) -> None:
+    """TTL deletes in no order: the head may still name a turn of which nothing else is left."""
+    owner, _ = await begun(rig)
+    await owner.engine.close()
+    with sqlite3.connect(rig.path) as file:
+        file.execute("DELETE FROM turns")
+    other = rig.instance(Puppet(), "b")
+    other.clock.advance(LATER)
+    await other.start(turn="t2")
+    records = await other.stored()
+    assert types(records) == ["turn.started", "turn.resumed", "turn.failed", "turn.started"]
 
 
 async def test_a_taken_over_turn_ends_as_lost_with_exactly_its_committed_text(rig: Rig) -> None:

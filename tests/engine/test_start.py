@@ -35,6 +35,15 @@ async def test_an_id_used_with_another_input_or_agent_is_a_conflict(rig: Rig, ot
         await instance.start(**other)
 
 
+@pytest.mark.parametrize(("first", "second"), [(True, 1), (1, 1.0), ({"a": [0]}, {"a": [False]})])
+async def test_what_python_calls_equal_is_not_the_same_input(rig: Rig, first: Any, second: Any) -> None:
+    instance = rig.instance(saying)
+    await instance.play(first)
+    with pytest.raises(TurnConflict):
+        await instance.start(second)
+    assert not (await instance.start(first)).created
+
+
 async def test_an_ended_turn_is_found_by_its_id(rig: Rig) -> None:
     """Started again it is streamed from its beginning, not run."""
     instance = rig.instance(saying)

@@ -103,18 +103,19 @@ async def test_a_tool_cannot_end_the_process(rig: Rig, is_async: bool) -> None:
     assert (await instance.record()).output == "on"
 
 
-async def test_a_turns_text_is_bounded(rig: Rig) -> None:
-    """The text over the limit is refused with its own code, and the turn keeps what it had."""
+@pytest.mark.parametrize("kind", ["text", "reasoning"])
+async def test_what_a_turn_says_is_bounded(rig: Rig, kind: str) -> None:
+    """What goes over the limit is refused with a code of its own, and the turn keeps the text it had."""
 
     async def agent(turn: Turn) -> None:
         await turn.text("12345")
-        await turn.text("678901")
+        await getattr(turn, kind)("x" * (6 if kind == "text" else 11))
 
     instance = rig.instance(agent, text_bytes=10)
     await instance.play()
     record = await instance.record()
     assert record.error
-    assert (record.error["code"], record.partial) == ("text_too_large", "12345")
+    assert (record.error["code"], record.partial) == (f"{kind}_too_large", "12345")
 
 
 async def test_a_call_inside_a_step_is_refused(rig: Rig) -> None:
@@ -127,6 +128,23 @@ async def test_a_call_inside_a_step_is_refused(rig: Rig) -> None:
     assert record.error
     assert record.error["code"] == "call_in_step"
     assert types(records) == ["turn.started", "turn.failed"]
+
+
+async def test_a_call_beside_a_step_is_not_inside_it(rig: Rig) -> None:
+    """They run side by side as one step, and what follows is the next."""
+    called = asyncio.Event()
+
+    async def agent(turn: Turn) -> None:
+        async def call() -> None:
+            await turn.call(look, name="a")
+            called.set()
+
+        await asyncio.gather(turn.step("s", called.wait), call())
+        await turn.text("after")
+
+    records = await rig.instance(agent).play()
+    assert types(records) == ["turn.started", "tool.call", "tool.result", "text.delta", "turn.completed"]
+    assert records[3].fields()["step"] == 2
 
 
 async def test_a_step_that_raises_can_be_caught_and_the_turn_goes_on(rig: Rig) -> None:

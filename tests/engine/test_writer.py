@@ -10,7 +10,7 @@ import pytest
 from engine.rig import Fault, Gate, Instance, Puppet, Rig, ends, eventually, every_other, nth, types, unbroken
 from legato import tool
 from legato.agents import Call
-from legato.engine.turns import OpenTurn
+from legato.engine.open_turn import OpenTurn
 from legato.tools import ToolContext
 
 

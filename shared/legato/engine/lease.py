@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 
 from legato.engine.runtime import Runtime, persist
-from legato.errors import Conflict, LeaseLost
+from legato.errors import Conflict, JournalRejected, LeaseLost
 from legato.journal import Lease, SessionKey
+
+log = logging.getLogger("legato.engine")
 
 
 class Holding:
@@ -33,7 +36,10 @@ class Holding:
         """Renews three times per lease, until it is lost."""
         while not self.lost.is_set():
             await asyncio.sleep(self._runtime.settings.lease / 3)
-            await self.renew()
+            try:
+                await self.renew()
+            except JournalRejected as refused:  # the next renewal may be taken; if none is, the lease runs out
+                log.error("session %s: the lease cannot be renewed: %s", self._key.session, refused)
 
     async def assure(self) -> None:
         """Returns when the lease is live, renewing it if it has run out.

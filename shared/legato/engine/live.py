@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from legato.agents import AgentFunction
+from legato.engine.fences import cancel_of
 from legato.engine.lease import Holding
+from legato.engine.open_turn import OpenTurn
 from legato.engine.records import Origin, record_of
 from legato.engine.runtime import Runtime, persist
-from legato.engine.turns import OpenTurn
 from legato.engine.writer import Writer
 from legato.errors import JournalRejected, LeaseLost, LegatoError, ModelFailed, Refused, ToolFailed
 from legato.events import Payload, Record, TurnCompleted, TurnFailed, TurnInterrupted
@@ -46,10 +47,10 @@ class LiveTurn:
     def id(self) -> str:
         return self.writer.turn
 
-    def cancel(self, wish: Cancel) -> None:
-        """Asks model, tools and agent to stop. Only the first wish counts."""
+    def cancel(self, cancel: Cancel) -> None:
+        """Asks model, tools and agent to stop. Only the first one counts."""
         if self._cancel is None:
-            self._cancel = wish
+            self._cancel = cancel
             self.turn.cancelled = True
             self._cancelled.set()
 
@@ -81,9 +82,9 @@ class LiveTurn:
         if self._cancel:
             return TurnInterrupted(reason=self._cancel.reason, by=self._cancel.by)
         task = asyncio.create_task(_guarded(agent, self.turn))
-        wish = asyncio.create_task(self._cancelled.wait())
+        asked = asyncio.create_task(self._cancelled.wait())
         try:
-            await asyncio.wait({task, wish}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return self._verdict(task)
             await self._tear_down(task)
@@ -91,7 +92,7 @@ class LiveTurn:
             await self._tear_down(task)
             raise
         finally:
-            wish.cancel()
+            asked.cancel()
         assert self._cancel is not None
         return TurnInterrupted(reason=self._cancel.reason, by=self._cancel.by)
 
@@ -135,9 +136,8 @@ class LiveTurn:
             except JournalRejected as refused:
                 log.warning("turn %s: cannot see whether it is cancelled: %s", self.id, refused)
             else:
-                wish = control.cancels.get(self.id) if control else None
-                if wish:
-                    self.cancel(wish)
+                if cancel := cancel_of(control, self.id):
+                    self.cancel(cancel)
             await asyncio.sleep(self._runtime.settings.control_poll)
 
 

@@ -46,6 +46,10 @@ def record_of(state: TurnState, origin: Origin, last: int | None, ended_at: int 
     )
 
 
+def origin_of(record: TurnRecord) -> Origin:
+    return Origin(record.first, record.started_at, record.retry_of)
+
+
 def state_of(record: TurnRecord) -> TurnState:
     """The turn as its record tells it; of one that runs, all but what its events say."""
     return TurnState(

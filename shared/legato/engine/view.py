@@ -50,7 +50,7 @@ async def _assemble(
         if not (settled or _at_rest(standing, standing.head, records)):
             return None
         return SessionState(key.session, Cursor(standing.epoch, standing.seq), ended)
-    segments = await _events(runtime, key, active.first, standing.last)
+    segments = await events_between(runtime, key, active.first, standing.last)
     if segments is None:
         cursor = Cursor(standing.epoch, standing.seq)
         return SessionState(key.session, cursor, ended, state_of(active))
@@ -63,8 +63,8 @@ def _at_rest(standing: Standing, head: Head, records: list[TurnRecord]) -> bool:
     return head.turn is None and standing.last <= head.seq and (not records or records[-1].last == head.seq)
 
 
-async def _events(runtime: Runtime, key: SessionKey, first: int, last: int) -> list[Segment] | None:
-    """All segments from `first` to at least `last`; None when some are gone."""
+async def events_between(runtime: Runtime, key: SessionKey, first: int, last: int) -> list[Segment] | None:
+    """All segments from seq `first` to at least `last`; None when some are gone. Raises JournalUnavailable."""
     segments: list[Segment] = []
     at = first - 1
     while at < last:

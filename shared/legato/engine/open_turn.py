@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import JsonValue
@@ -21,6 +22,7 @@ from legato.tools import Outcome, Tool, ToolContext
 
 T = TypeVar("T")
 PROGRESS_SECONDS = 0.1
+_INSIDE: ContextVar[str | None] = ContextVar("the step that runs in this task", default=None)
 
 
 class OpenTurn:
@@ -35,13 +37,12 @@ class OpenTurn:
         self.holds_once = 0
         self._writer = writer
         self._holding = holding
-        self._room = text_bytes
+        self._room = {TextDelta: text_bytes, ReasoningDelta: text_bytes}
         self._result_bytes = result_bytes
         self._said = Surrogates()
         self._thought = Surrogates()
         self._numbered = 0
-        self._open_calls = 0
-        self._inside: str | None = None
+        self._running = 0
 
     @property
     def id(self) -> str:
@@ -52,19 +53,19 @@ class OpenTurn:
         return self._writer.state.input
 
     def text(self, text: str) -> Awaitable[None]:
-        """Extends the answer, at once; awaiting it also waits while the journal is behind."""
-        self._say(self._said.feed(text))
+        """Extends the answer, at once; awaiting it also waits while the journal is behind. Raises Refused."""
+        self._show(TextDelta, self._said.feed(text))
         return _Ready(self._writer)
 
     def reasoning(self, text: str) -> Awaitable[None]:
         """Like `text`, for what is not part of the answer."""
-        self._think(self._thought.feed(text))
+        self._show(ReasoningDelta, self._thought.feed(text))
         return _Ready(self._writer)
 
     def close_text(self) -> None:
         """Half a surrogate pair that found no other half is shown as U+FFFD."""
-        self._say(self._said.end())
-        self._think(self._thought.end())
+        self._show(TextDelta, self._said.end())
+        self._show(ReasoningDelta, self._thought.end())
 
     def finish(self, usage: Usage, finish_reason: str) -> None:
         """What `turn.completed` will carry besides the text."""
@@ -80,50 +81,50 @@ class OpenTurn:
 
     async def calls(self, requests: Sequence[Call]) -> list[Outcome]:
         """Runs tools side by side. All their `tool.call`s are durable in one Commit before any of them starts."""
-        if self._inside is not None:
-            raise Refused("call_in_step", f"turn.call inside turn.step({self._inside!r}): call the tool outside it")
-        self.close_text()
-        intents = [self._intend(request) for request in requests]
-        self._open_calls += 1
-        try:
+        if step := _INSIDE.get():
+            raise Refused("call_in_step", f"turn.call inside turn.step({step!r}): call the tool outside it")
+        with self._running_here():
+            self.close_text()
+            intents = [self._intend(request) for request in requests]
             await self._writer.commit(*(intent.call for intent in intents))
             return await _together([self._settle(intent) for intent in intents])
-        finally:
-            self._open_calls -= 1
-            if not self._open_calls:
-                self._next_step()
 
     async def step(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
         """Runs a named piece of work; what it says is durable before it returns."""
-        if self._inside is not None:
-            raise Refused(
-                "step_in_step", f"turn.step({name!r}) inside turn.step({self._inside!r}): put one after the other"
-            )
-        self._inside = name
+        if step := _INSIDE.get():
+            raise Refused("step_in_step", f"turn.step({name!r}) inside turn.step({step!r}): put one after the other")
+        inside = _INSIDE.set(name)
         try:
-            result = await work()
-            self.close_text()
-            await self._writer.flush()
-            return result
+            with self._running_here():
+                result = await work()
+                self.close_text()
+                await self._writer.flush()
+                return result
         finally:
-            self._inside = None
-            self._next_step()
+            _INSIDE.reset(inside)
 
-    def _say(self, text: str) -> None:
+    def _show(self, kind: type[TextDelta | ReasoningDelta], text: str) -> None:
         if not text:
             return
-        self._room -= len(to_json(text)) - 2
-        if self._room < 0:
-            raise Refused("text_too_large", "the turn's text is over its limit (LEGATO_TEXT_BYTES); end it earlier")
-        self._writer.show(TextDelta(step=self._at, text=text))
+        self._room[kind] -= len(to_json(text)) - 2
+        if self._room[kind] < 0:
+            what = "text" if kind is TextDelta else "reasoning"
+            raise Refused(
+                f"{what}_too_large", f"the turn's {what} is over its limit (LEGATO_TEXT_BYTES); end it earlier"
+            )
+        self._writer.show(kind(step=self._at, text=text))
 
-    def _think(self, text: str) -> None:
-        if text:
-            self._writer.show(ReasoningDelta(step=self._at, text=text))
-
-    def _next_step(self) -> None:
-        self._at += 1
-        self._numbered = 0
+    @contextmanager
+    def _running_here(self) -> Iterator[None]:
+        """While calls and steps run side by side, what is said belongs to one step; the next begins after the last."""
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._at += 1
+                self._numbered = 0
 
     def _intend(self, request: Call) -> _Intent:
         self._numbered += 1
