@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
-from legato import sse
+from legato import app, sse
 from legato.agents import Turn
 from legato.agents.adapt import as_agent
 from legato.engine.live import LiveTurn
@@ -34,7 +34,7 @@ from legato.journal import (
     Standing,
     TurnRecord,
 )
-from legato.journal.sqlite import SqliteJournal, now_ms
+from legato.journal.sqlite import SqliteJournal
 from legato.settings import Settings
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Clock:
         self.offset = 0
 
     def __call__(self) -> int:
-        return now_ms() + self.offset
+        return app.now() + self.offset
 
     def advance(self, seconds: float) -> None:
         self.offset += int(seconds * 1000)

@@ -26,6 +26,11 @@ EXPIRY = NOW + 24 * HOUR
 KEY = SessionKey("ann", "s1")
 
 
+def clock() -> int:
+    """Time that stands still at NOW."""
+    return NOW
+
+
 def record(seq: int, epoch: int = 1, text: str = "w", turn: str = "t1") -> Record:
     return Event(seq, epoch, turn, NOW, TextDelta(step=1, text=text)).encode()
 

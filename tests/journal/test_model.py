@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from journal.builders import NOW, fence, finish, head, lease, segment, turn
+from journal.builders import NOW, clock, fence, finish, head, lease, segment, turn
 from legato.errors import Conflict, LeaseLost, LegatoError
 from legato.journal import Commit, Journal, Lease, Segment, SessionKey, Standing
 from legato.journal.firestore import FirestoreJournal
@@ -249,7 +249,7 @@ def drive(runner: asyncio.Runner, a: Journal, b: Journal, *, examples: int, step
 
 
 def test_the_model_holds_on_sqlite(tmp_path: Path) -> None:
-    a, b = (SqliteJournal(tmp_path / "journal.sqlite", clock=lambda: NOW) for _ in "ab")
+    a, b = (SqliteJournal(tmp_path / "journal.sqlite", clock) for _ in "ab")
     with asyncio.Runner() as runner:
         drive(runner, a, b, examples=40, steps=30)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.builders import EXPIRY, HOUR, KEY, NOW, control, head, lease, segment, start, takeover, turn
+from journal.builders import EXPIRY, HOUR, KEY, NOW, clock, control, head, lease, segment, start, takeover, turn
 from journal.contract import JournalContract, OpenJournal
 from journal.workers import POSITIONS
 from legato.errors import JournalRejected, JournalUnavailable, LegatoError
@@ -113,7 +113,7 @@ class TestProcesses:
 
 
 async def test_a_new_file_that_another_process_holds_is_waited_for(tmp_path: Path) -> None:
-    journal = SqliteJournal(tmp_path / "journal.sqlite", timeout=30)
+    journal = SqliteJournal(tmp_path / "journal.sqlite", clock, timeout=30)
     with closing(sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         opening = asyncio.create_task(journal.check())
@@ -137,7 +137,7 @@ async def test_a_write_of_this_process_wakes_who_waits_without_a_poll(
 
 
 async def refusal(path: Path) -> LegatoError:
-    journal = SqliteJournal(path, timeout=0.05)
+    journal = SqliteJournal(path, clock, timeout=0.05)
     try:
         with pytest.raises(LegatoError) as refused:
             await journal.check()
@@ -199,7 +199,7 @@ class TestTrouble:
 
     async def test_what_was_in_the_way_and_went_away_is_forgotten(self, tmp_path: Path) -> None:
         (tmp_path / "journal.sqlite").mkdir()
-        journal = SqliteJournal(tmp_path / "journal.sqlite")
+        journal = SqliteJournal(tmp_path / "journal.sqlite", clock)
         with pytest.raises(JournalRejected):
             await journal.append(KEY, segment(1))
         (tmp_path / "journal.sqlite").rmdir()
@@ -207,7 +207,7 @@ class TestTrouble:
         await journal.close()
 
     async def test_a_file_locked_by_another_is_unavailable_to_writers_and_open_to_readers(self, path: Path) -> None:
-        journal = SqliteJournal(path, timeout=0.05)
+        journal = SqliteJournal(path, clock, timeout=0.05)
         await journal.append(KEY, segment(1))
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -251,19 +251,22 @@ class TestTrouble:
         await b.append(KEY, segment(1))
 
     async def test_a_closed_journal_says_so_and_has_no_thread_left(self, path: Path) -> None:
-        before = threading.active_count()
-        journal = SqliteJournal(path)
+        before = threading.enumerate()
+        journal = SqliteJournal(path, clock)
         await asyncio.gather(journal.append(KEY, segment(1)), journal.wait(KEY, 5, 0.01))
         await journal.close()
         await journal.close()
-        assert threading.active_count() == before
+        left = [thread for thread in threading.enumerate() if thread not in before]
+        for thread in left:
+            thread.join(5)
+        assert not any(thread.is_alive() for thread in left)
         with pytest.raises(JournalRejected, match="closed"):
             await journal.standing(KEY)
         with pytest.raises(JournalRejected, match="closed"):
             await journal.append(KEY, segment(2))
 
     async def test_closing_ends_a_wait(self, path: Path) -> None:
-        journal = SqliteJournal(path)
+        journal = SqliteJournal(path, clock)
         waiting = asyncio.create_task(journal.wait(KEY, 0, 60))
         await journal.check()
         await journal.close()

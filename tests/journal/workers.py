@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from journal.builders import segment
+from journal.builders import clock, segment
 from legato.errors import LeaseLost
 from legato.journal import SessionKey
 from legato.journal.sqlite import SqliteJournal
@@ -48,4 +48,4 @@ async def idle(journal: SqliteJournal, name: str) -> None:
 if __name__ == "__main__":
     work, path, name = sys.argv[1:]
     sys.stdin.readline()
-    asyncio.run({"race": race, "append": append, "idle": idle}[work](SqliteJournal(Path(path)), name))
+    asyncio.run({"race": race, "append": append, "idle": idle}[work](SqliteJournal(Path(path), clock), name))

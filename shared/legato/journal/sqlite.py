@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,10 +30,6 @@ COMMIT_BYTES: Final = 3 * 1024 * 1024
 GROUP_WRITES: Final = 500
 POLL_SECONDS: Final = 0.05
 PURGE_SECONDS: Final = 60
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class _Database(NamedTuple):
@@ -60,7 +55,7 @@ class SqliteJournal:
     another process that writes.
     """
 
-    def __init__(self, path: str | Path, clock: Callable[[], int] = now_ms, timeout: float = 5) -> None:
+    def __init__(self, path: str | Path, clock: Callable[[], int], timeout: float = 5) -> None:
         self._path = Path(path)
         self._timeout = timeout
         self._clock = clock
