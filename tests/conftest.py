@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,17 @@ def _why_no_emulator() -> str | None:
     except FileNotFoundError as missing:
         return f"needs the Firestore emulator: {missing}"
     return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Assertions are rewritten without the garbage collector: in CPython 3.11.7 and others, a finalizer that parses
+    anything while a syntax tree is built ends it with a SystemError (python/cpython issue 106905)."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
