@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from legato.errors import JournalRejected, JournalUnavailable
 from legato.journal.grouping import Grouping, Outcome
 
 
 class Store:
-    """Takes groups of numbers; answers each with ten times itself once `open` is set. Nobody may write 13."""
+    """Takes groups of numbers; answers each but `mute` tenfold once `open` is set. Nobody may write 13."""
 
     def __init__(self, *, in_flight: int = 1, max_writes: int = 500, spacing: float = 0) -> None:
         self.groups: list[list[int]] = []
@@ -18,6 +20,7 @@ class Store:
         self.started = asyncio.Semaphore(0)
         self.running = self.most = 0
         self.fault: Exception | None = None
+        self.mute: int | None = None
         self.writes = Grouping(self.send, in_flight=in_flight, max_writes=max_writes, max_bytes=100, spacing=spacing)
 
     async def send(self, group: list[int]) -> Sequence[Outcome]:
@@ -31,7 +34,8 @@ class Store:
             raise self.fault
         if 13 in group:
             raise JournalRejected("13 is bad")
-        return [JournalUnavailable("7 is late") if number == 7 else number * 10 for number in group]
+        answered = [number for number in group if number != self.mute]
+        return [JournalUnavailable("7 is late") if number == 7 else number * 10 for number in answered]
 
     def put(self, number: int, *, size: int = 1, name: str = "") -> asyncio.Task[int]:
         return asyncio.create_task(self.writes.put(name or str(number), size, number))
@@ -124,6 +128,36 @@ async def test_a_group_without_an_answer_is_unavailable_to_each_of_its_waiters()
     outcomes = await store.put_all(1, 2)
     assert [str(outcome) for outcome in outcomes] == ["gone", "gone"]
     assert outcomes[0] is not outcomes[1]
+
+
+class Peculiar(Exception):
+    """Cannot be made from its own arguments."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+@pytest.mark.parametrize("fault", [Peculiar(1, 2), KeyError("x"), UnicodeDecodeError("utf-8", b"", 0, 1, "bad")])
+async def test_a_fault_that_nobody_foresaw_is_told_to_each_waiter_and_the_next_group_goes_on(fault: Exception) -> None:
+    store = Store()
+    store.open.set()
+    store.fault = fault
+    async with asyncio.timeout(10):
+        outcomes = await store.put_all(1, 2)
+        store.fault = None
+        assert await store.put(3) == 30
+    assert all(isinstance(outcome, JournalUnavailable) and str(fault) in str(outcome) for outcome in outcomes)
+    assert outcomes[0] is not outcomes[1]
+
+
+async def test_a_store_that_answers_too_few_leaves_nobody_waiting() -> None:
+    store = Store()
+    store.open.set()
+    store.mute = 2
+    async with asyncio.timeout(10):
+        one, two = await store.put_all(1, 2)
+    assert one == 10
+    assert isinstance(two, JournalUnavailable)
 
 
 async def test_a_waiter_that_is_cancelled_disturbs_nobody() -> None:

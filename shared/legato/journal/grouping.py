@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from legato.errors import JournalRejected
+from legato.errors import JournalRejected, JournalUnavailable
 
 Answer = TypeVar("Answer")
 Outcome = int | Exception
@@ -111,6 +111,8 @@ class Grouping(Generic[Answer]):
     async def _deliver(self, group: list[_Waiting[Answer]]) -> None:
         try:
             outcomes = await self._send([waiting.write for waiting in group])
+            for waiting, outcome in zip(group, outcomes, strict=True):
+                waiting.settle(outcome)
         except JournalRejected as refused:
             if len(group) == 1:
                 group[0].settle(refused)
@@ -119,7 +121,10 @@ class Grouping(Generic[Answer]):
             await self._deliver(group[len(group) // 2 :])
         except Exception as failed:
             for waiting in group:
-                waiting.settle(type(failed)(*failed.args))
-        else:
-            for waiting, outcome in zip(group, outcomes, strict=True):
-                waiting.settle(outcome)
+                waiting.settle(_unavailable(failed))
+
+
+def _unavailable(failed: Exception) -> JournalUnavailable:
+    """An error for one waiter alone. Whether its write was done, nobody knows, whatever befell the group."""
+    known = isinstance(failed, JournalUnavailable)
+    return JournalUnavailable(str(failed) if known else f"{type(failed).__name__}: {failed}")
