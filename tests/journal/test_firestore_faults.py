@@ -20,11 +20,17 @@ pytestmark = pytest.mark.emulator
 
 T = TypeVar("T")
 AMBIGUOUS = [StatusCode.ABORTED, StatusCode.DEADLINE_EXCEEDED, StatusCode.UNAVAILABLE]
-PASSING = [*AMBIGUOUS, StatusCode.INTERNAL, StatusCode.UNKNOWN, StatusCode.CANCELLED, StatusCode.RESOURCE_EXHAUSTED]
+PASSING = [
+    *AMBIGUOUS,
+    StatusCode.INTERNAL,
+    StatusCode.UNKNOWN,
+    StatusCode.CANCELLED,
+    StatusCode.RESOURCE_EXHAUSTED,
+    StatusCode.UNAUTHENTICATED,
+]
 FINAL = [
     StatusCode.INVALID_ARGUMENT,
     StatusCode.PERMISSION_DENIED,
-    StatusCode.UNAUTHENTICATED,
     StatusCode.UNIMPLEMENTED,
 ]
 

@@ -51,6 +51,7 @@ _OUTCOME_UNKNOWN: Final = frozenset(
         grpc.StatusCode.ABORTED,
         grpc.StatusCode.INTERNAL,
         grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNAUTHENTICATED,
     }
 )
 _PRECONDITION: Final = frozenset(
@@ -63,7 +64,10 @@ class PreconditionFailed(Exception):
 
 
 def failure(code: grpc.StatusCode, details: str | None) -> LegatoError:
-    """A status as our error. RESOURCE_EXHAUSTED is a quota, which passes, or a message's size, which does not."""
+    """A status as our error. RESOURCE_EXHAUSTED is a quota, which passes, or a message's size, which does not.
+
+    UNAUTHENTICATED is a token that could not be had just now; who may not write at all is told PERMISSION_DENIED.
+    """
     message = f"Firestore: {code.name}: {details or 'no details'}"
     quota = code is grpc.StatusCode.RESOURCE_EXHAUSTED and not _names_a_size(details or "")
     return JournalUnavailable(message) if quota or code in _OUTCOME_UNKNOWN else JournalRejected(message)
