@@ -205,7 +205,7 @@ class Journal(Protocol):
         when any precondition fails (and the segment standing at the position does not carry this commit's nonce)."""
 
     async def standing(self, key: SessionKey) -> Standing:
-        """Head, lease, control and the newest position, read at one go."""
+        """Head, lease, control and the newest position, side by side: `last` may be newer than the documents."""
 
     async def control(self, key: SessionKey) -> Control | None:
         """What outsiders ask; one read."""
