@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,6 +15,18 @@ from uuid import uuid4
 import pytest
 
 from harness import Emulator, Face, Server, find_emulator
+
+
+LOOPBACK = ("127.", "::1", "localhost")
+
+
+def _loopback_only(event: str, args: tuple[object, ...]) -> None:
+    """No test of this process reaches further than this machine."""
+    if event == "socket.connect" and isinstance(args[1], tuple) and not str(args[1][0]).startswith(LOOPBACK):
+        raise RuntimeError(f"a test connects to {args[1]}: tests use loopback only")
+
+
+sys.addaudithook(_loopback_only)
 
 
 def _why_no_emulator() -> str | None:
