@@ -16,7 +16,6 @@ import pytest
 
 from harness import Emulator, Face, Server, find_emulator
 
-
 LOOPBACK = ("127.", "::1", "localhost")
 
 
