@@ -33,6 +33,7 @@ from journal.builders import (
 from legato.errors import Conflict, JournalRejected, LeaseLost
 from legato.events import Event, TextDelta
 from legato.journal import (
+    READ_BYTES,
     SEGMENT_BYTES,
     Commit,
     Control,
@@ -322,10 +323,14 @@ class Atomicity(Fixtures):
         assert await a.turn(KEY, "t1") == ended
 
 
-def event_of(size: int) -> Segment:
+def event_of(size: int, seq: int = 1, expires_at: int = EXPIRY) -> Segment:
     """One event of about `size` bytes, whose characters take 1, 2, 3 and 4 bytes and meet every boundary."""
     text = "aé€😀" * (size // 10)
-    return Segment.of([Event(1, 1, "t1", NOW, TextDelta(step=1, text=text)).encode()], "c1", EXPIRY)
+    return Segment.of([Event(seq, 1, "t1", NOW, TextDelta(step=1, text=text)).encode()], "c1", expires_at)
+
+
+def bytes_of(segments: list[Segment]) -> int:
+    return sum(len(segment.events.encode()) for segment in segments)
 
 
 class Bytes(Fixtures):
@@ -417,13 +422,30 @@ class Reading(Fixtures):
         assert (await a.standing(KEY)).last == 123456789012
 
     async def test_paging_with_a_limit_gives_every_segment_once(self, a: Journal) -> None:
-        await asyncio.gather(*(self.fill(a, first) for first in range(1, 76, 3)))
+        firsts = list(range(1, 226, 3))
+        await asyncio.gather(*(self.fill(a, first) for first in firsts))
         pages, since = [], 0
-        while page := await a.read(KEY, since, NOW, 7):
+        while page := await a.read(KEY, since, NOW, 20):
             pages.append([segment.first for segment in page])
             since = page[-1].last + 1
-        assert [len(page) for page in pages] == [7, 7, 7, 4]
-        assert [first for page in pages for first in page] == list(range(1, 76, 3))
+        assert [len(page) for page in pages] == [20, 20, 20, 15]
+        assert [first for page in pages for first in page] == await self.firsts(a) == firsts
+
+    async def test_a_read_ends_with_the_segment_that_passes_its_bytes(self, a: Journal) -> None:
+        """Reading on gives the rest, each segment once; one of them lies in parts across the bound."""
+        segments = [event_of(850 * 1024, first) for first in range(1, 10)]
+        segments += [event_of(2 * 1024 * 1024, 10), *(event_of(850 * 1024, first) for first in (11, 12))]
+        for one in segments:
+            await a.append(KEY, one)
+        page = await a.read(KEY, 0, NOW)
+        assert bytes_of(page[:-1]) <= READ_BYTES < bytes_of(page)
+        assert [*page, *await a.read(KEY, page[-1].last + 1, NOW)] == segments
+
+    async def test_a_read_passes_by_expired_bytes_of_any_number(self, a: Journal) -> None:
+        for first in range(1, 12):
+            await a.append(KEY, event_of(850 * 1024, first, expires_at=NOW))
+        await a.append(KEY, segment(12))
+        assert await a.read(KEY, 0, NOW) == [segment(12)]
 
     async def test_expired_segments_are_left_out_and_a_hole_shows(self, a: Journal) -> None:
         await self.fill(a, 1, 4, 7, 10, expired=(1, 7))

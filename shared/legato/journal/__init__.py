@@ -14,7 +14,7 @@ Rules of this port:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +23,8 @@ from legato.turn import Status, ToolState
 
 SEGMENT_BYTES = 900 * 1024
 """A segment of several events stays under this; a single larger one is split into parts by the store that needs it."""
+READ_BYTES = 8 * 1024 * 1024
+"""A read ends with the segment that takes it past this, however many were asked for."""
 
 
 class SessionKey(NamedTuple):
@@ -55,6 +57,26 @@ class Segment:
 
     def records(self) -> list[Record]:
         return split(self.events)
+
+
+class Page:
+    """What one read gives: `limit` segments at most, none behind the one that takes it past READ_BYTES."""
+
+    def __init__(self, limit: int) -> None:
+        self.segments: list[Segment] = []
+        self._limit, self._room = limit, READ_BYTES
+
+    @property
+    def full(self) -> bool:
+        return len(self.segments) >= self._limit or self._room < 0
+
+    def add(self, segments: Iterable[Segment]) -> None:
+        """Takes those that there is room for."""
+        for segment in segments:
+            if self.full:
+                return
+            self.segments.append(segment)
+            self._room -= len(segment.events.encode())
 
 
 class ActiveTurn(NamedTuple):
@@ -211,7 +233,8 @@ class Journal(Protocol):
         """What outsiders ask; one read."""
 
     async def read(self, key: SessionKey, since: int, now: int, limit: int = 1000) -> list[Segment]:
-        """Unexpired, whole segments whose last event is at or after `since`, in order, at most `limit` of them."""
+        """Unexpired, whole segments whose last event is at or after `since`, in order: as many as a `Page` takes. An
+        empty list says that there are no more."""
 
     async def turn(self, key: SessionKey, turn: str) -> TurnRecord | None: ...
 

@@ -9,16 +9,20 @@ fields can be exempt.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from legato.errors import Conflict, JournalRejected, JournalUnavailable, LeaseLost
 from legato.journal import (
+    READ_BYTES,
     Commit,
     Control,
     Head,
     Lease,
+    Page,
     Place,
     Segment,
     SessionItem,
@@ -111,13 +115,14 @@ class FirestoreJournal:
     async def read(self, key: SessionKey, since: int, now: int, limit: int = 1000) -> list[Segment]:
         query = wire.select(self._name(key), "journal", "last", limit + PARTS, at_least=since)
         documents: list[docs.Fields] = []
-        segments: list[Segment] = []
-        async for page in self._pages(query):
-            documents += (wire.decode(document.fields) for document in page)
-            segments = docs.assemble(documents, now)
-            if len(segments) >= limit:
+        page = Page(limit)
+        async for found in self._pages(query, READ_BYTES):
+            documents += (wire.decode(document.fields) for document in found)
+            page = Page(limit)
+            page.add(docs.assemble(documents, now))
+            if page.full:
                 break
-        return segments[:limit]
+        return page.segments
 
     async def turn(self, key: SessionKey, turn: str) -> TurnRecord | None:
         (found,) = await self._rpc.get(self._name(key, docs.turn_path(turn)))
@@ -215,13 +220,24 @@ class FirestoreJournal:
             for (path, write), document in zip(writes.items(), stored, strict=True)
         }
 
-    async def _pages(self, query: Message) -> AsyncIterator[list[Message]]:
+    async def _pages(self, query: Message, most: float = math.inf) -> AsyncIterator[list[Message]]:
+        """A query's documents, page by page; a page ends early with the document that takes it past `most` bytes."""
         limit = query.structured_query.limit.value
-        while page := await self._rpc.query(query):
+        while page := await self._page(query, most):
             yield page
-            if len(page) < limit:
+            if len(page) < limit and sum(map(_size, page)) <= most:
                 return
             wire.continue_after(query, page[-1])
+
+    async def _page(self, query: Message, most: float) -> list[Message]:
+        page: list[Message] = []
+        async with aclosing(self._rpc.documents(query)) as found:
+            async for document in found:
+                page.append(document)
+                most -= _size(document)
+                if most < 0:
+                    break
+        return page
 
 
 async def _both(one: Awaitable[T], other: Awaitable[U]) -> tuple[T, U]:

@@ -7,7 +7,8 @@ Nothing is opened before the first call, since a channel belongs to the loop it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -125,26 +126,37 @@ class FirestoreRpc:
     async def get(self, *names: str) -> list[Message | None]:
         """The documents of these names, in this order; None where there is none."""
         request = wire.BatchGetRequest(database=self.database, documents=names)
-        answers = await self._stream("BatchGetDocuments", request)
-        found = {answer.found.name: answer.found for answer in answers if answer.HasField("found")}
+        answers = self._stream("BatchGetDocuments", request)
+        found = {answer.found.name: answer.found async for answer in answers if answer.HasField("found")}
         return [found.get(name) for name in names]
 
     async def query(self, request: Message) -> list[Message]:
-        return [answer.document for answer in await self._stream("RunQuery", request) if answer.HasField("document")]
+        return [document async for document in self.documents(request)]
+
+    async def documents(self, request: Message) -> AsyncGenerator[Message, None]:
+        """A query's documents as they come. Closing it ends the call: what was not asked for yet is not sent."""
+        async with aclosing(self._stream("RunQuery", request)) as answers:
+            async for answer in answers:
+                if answer.HasField("document"):
+                    yield answer.document
 
     async def close(self) -> None:
         self._closed = True
         if self._channel:
             await self._channel.close()
 
-    async def _stream(self, method: str, request: Message) -> list[Message]:
+    async def _stream(self, method: str, request: Message) -> AsyncGenerator[Message, None]:
+        call = await self._started(method, request)
         try:
-            return [answer async for answer in await self._started(method, request)]
+            async for answer in call:
+                yield answer
         except grpc.aio.AioRpcError as failed:
             raise failure(failed.code(), failed.details()) from None
         except asyncio.CancelledError:
             self._raise_if_closed()
             raise
+        finally:
+            call.cancel()
 
     async def _call(self, method: str, request: Message) -> Message:
         try:

@@ -18,7 +18,19 @@ from typing import Any, Final, NamedTuple
 import aiosqlite
 
 from legato.errors import JournalRejected, LegatoError
-from legato.journal import Commit, Control, Head, Lease, Place, Segment, SessionItem, SessionKey, Standing, TurnRecord
+from legato.journal import (
+    Commit,
+    Control,
+    Head,
+    Lease,
+    Page,
+    Place,
+    Segment,
+    SessionItem,
+    SessionKey,
+    Standing,
+    TurnRecord,
+)
 from legato.journal import sqlite_rows as rows
 from legato.journal import sqlite_writes as writes
 from legato.journal.grouping import Grouping
@@ -28,6 +40,8 @@ from legato.journal.wakeups import Waiters
 
 COMMIT_BYTES: Final = 3 * 1024 * 1024
 GROUP_WRITES: Final = 500
+READ_ROWS: Final = 32
+"""Segments of one look. A cursor that stayed open over several would hold all readers to what it saw at first."""
 POLL_SECONDS: Final = 0.05
 PURGE_SECONDS: Final = 60
 
@@ -92,13 +106,14 @@ class SqliteJournal:
         return CONTROLS.of(found[0]) if found else None
 
     async def read(self, key: SessionKey, since: int, now: int, limit: int = 1000) -> list[Segment]:
-        found = await self._fetch(
-            f"SELECT {rows.SEGMENT} FROM segments WHERE uid = ? AND session = ? AND last >= ? AND expires_at > ?"
-            " AND first >= coalesce((SELECT max(first) FROM segments WHERE uid = ? AND session = ? AND first <= ?), 0)"
-            " ORDER BY first LIMIT ?",
-            (*key, since, now, *key, since, limit),
-        )
-        return [Segment(*row) for row in found]
+        page, count = Page(limit), min(limit, READ_ROWS)
+        while not page.full:
+            found = await self._fetch(rows.SEGMENTS, (*key, since, now, *key, since, count))
+            page.add(Segment(*row) for row in found)
+            if len(found) < count:
+                break
+            since = page.segments[-1].last + 1
+        return page.segments
 
     async def turn(self, key: SessionKey, turn: str) -> TurnRecord | None:
         found = await self._fetch(

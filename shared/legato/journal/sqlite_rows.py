@@ -48,6 +48,11 @@ Row = Sequence[Any]
 Document = TypeVar("Document", Head, Lease, Control)
 
 SEGMENT: Final = 'first, last, epoch, turn, "commit", events, expires_at'
+SEGMENTS: Final = (
+    f"SELECT {SEGMENT} FROM segments WHERE uid = ? AND session = ? AND last >= ? AND expires_at > ?"
+    " AND first >= coalesce((SELECT max(first) FROM segments WHERE uid = ? AND session = ? AND first <= ?), 0)"
+    " ORDER BY first LIMIT ?"
+)
 TURN: Final = (
     "turn, status, agent, input, first, started_at, expires_at, last, ended_at, output, partial, tools, error, usage,"
     " finish_reason, retry_of"
