@@ -119,7 +119,15 @@ class SessionBusy(LegatoError):
 
 
 class TooLarge(LegatoError):
+    """The request's body is over its limit."""
+
     code = "too_large"
+
+
+class InputTooLarge(LegatoError):
+    """The turn's input is over its limit (`LEGATO_INPUT_BYTES`), though the body that carried it is not."""
+
+    code = "input_too_large"
 
 
 class Draining(LegatoError):

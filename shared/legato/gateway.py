@@ -16,7 +16,7 @@ from legato.engine.fences import tombstone
 from legato.engine.run import Engine, Started, StartTurn
 from legato.engine.runtime import Runtime, answer
 from legato.engine.view import view
-from legato.errors import Conflict, NotFound, TooLarge, TurnGone
+from legato.errors import Conflict, InputTooLarge, NotFound, TurnGone
 from legato.events import Cursor
 from legato.follow import Reader, Stream, poll
 from legato.journal import Cancel, Place, SessionKey, TurnRecord
@@ -32,11 +32,11 @@ class Gateway:
         self._engine = engine
 
     async def start(self, key: SessionKey, request: StartTurn) -> Started:
-        """Begins a turn or finds it by its id. Raises SessionBusy, TurnConflict, Invalid, TooLarge."""
+        """Begins a turn or finds it by its id. Raises SessionBusy, TurnConflict, Invalid, InputTooLarge."""
         limit = self._runtime.settings.input_bytes
         size = len(to_json(request.input))
         if size > limit:
-            raise TooLarge(f"input is {size} bytes of JSON; at most {limit} are taken")
+            raise InputTooLarge(f"input is {size} bytes of JSON; at most {limit} are taken")
         return await self._engine.start(key, request)
 
     def attach(self, key: SessionKey, started: Started) -> Stream:

@@ -10,7 +10,7 @@ import pytest
 from engine.rig import KEY, PATIENCE, Client, Puppet, Rig, ends, types, unbroken
 from legato import tool
 from legato.agents import Turn
-from legato.errors import Invalid, JournalUnavailable, SessionBusy, TooLarge, TurnConflict
+from legato.errors import InputTooLarge, Invalid, JournalUnavailable, SessionBusy, TurnConflict
 from legato.journal import SessionKey
 
 
@@ -60,7 +60,7 @@ async def test_an_agent_that_does_not_exist_is_named(rig: Rig) -> None:
 
 
 async def test_input_over_its_limit_is_refused(rig: Rig) -> None:
-    with pytest.raises(TooLarge):
+    with pytest.raises(InputTooLarge):
         await rig.instance(saying, input_bytes=10).start("x" * 9)
 
 

@@ -121,7 +121,7 @@ async def test_a_chunked_body_in_bounds_is_taken(ann: Caller, session: str) -> N
 
 
 async def test_an_input_above_its_limit_is_refused(ann: Caller, session: str) -> None:
-    refused(await ann.begin(session, "x" * 300_000), 413, "too_large")
+    refused(await ann.begin(session, "x" * 300_000), 413, "input_too_large")
     assert (await ann.snapshot(session)).status_code == 404
 
 

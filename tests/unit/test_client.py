@@ -29,7 +29,7 @@ from client_play import (
 )
 from legato import events, sse
 from legato.client import RequestRefused, Timing
-from legato.errors import Invalid, NotFound, SessionBusy, TurnConflict
+from legato.errors import InputTooLarge, Invalid, NotFound, SessionBusy, TurnConflict
 from legato.turn import snapshot
 from scripted_server import NO_CONTENT, Answer, dropped, hanging, json_answer, problem, serving, stream
 
@@ -331,6 +331,7 @@ async def test_a_refused_token_is_refreshed_once() -> None:
     [
         (409, "session_busy", {"turn": "t_0"}, SessionBusy),
         (409, "turn_conflict", {}, TurnConflict),
+        (413, "input_too_large", {}, InputTooLarge),
         (422, "invalid", {"path": "input"}, Invalid),
         (403, "forbidden", {}, RequestRefused),
     ],

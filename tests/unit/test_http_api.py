@@ -296,7 +296,7 @@ async def test_a_body_above_the_limit_is_413(stage: Stage) -> None:
         (errors.TurnGone("unknown"), 410, "turn_gone", {}),
         (errors.TurnConflict("used before"), 409, "turn_conflict", {}),
         (errors.SessionBusy("t9"), 409, "session_busy", {"turn": "t9"}),
-        (errors.TooLarge("input above 10 bytes"), 413, "too_large", {}),
+        (errors.InputTooLarge("input above 10 bytes"), 413, "input_too_large", {}),
         (errors.Draining("going"), 503, "draining", {}),
         (errors.JournalUnavailable("a socket"), 503, "journal_unavailable", {}),
     ],

@@ -28,7 +28,8 @@ class RequestRefused(LegatoError):
 
 
 _KINDS: Final[tuple[type[LegatoError], ...]] = (
-    errors.NotFound, errors.Unauthorized, errors.TurnGone, errors.TurnConflict, errors.TooLarge, errors.Draining,
+    errors.NotFound, errors.Unauthorized, errors.TurnGone, errors.TurnConflict, errors.TooLarge, errors.InputTooLarge,
+    errors.Draining,
 )  # fmt: skip
 _PROBLEMS: Final = {kind.code: kind for kind in _KINDS}
 

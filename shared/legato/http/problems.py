@@ -18,6 +18,7 @@ _STATUS: Final[Mapping[type[errors.LegatoError], int]] = {
     errors.TurnConflict: 409,
     errors.SessionBusy: 409,
     errors.TooLarge: 413,
+    errors.InputTooLarge: 413,
     errors.Draining: 503,
     errors.JournalUnavailable: 503,
 }
