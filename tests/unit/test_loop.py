@@ -359,7 +359,7 @@ class TestSyncGenerators:
         await asyncio.to_thread(entered.wait, 5)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(running, 2)
+            await asyncio.wait_for(running, 30)
         release.set()
 
     async def test_leave_no_thread_behind(self) -> None:

@@ -373,7 +373,7 @@ class TestTime:
         await asyncio.sleep(0)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(call, 2)
+            await asyncio.wait_for(call, 30)
         release.set()
 
     async def test_a_sync_tool_is_given_up_and_told(self, context: ToolContext) -> None:
