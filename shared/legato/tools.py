@@ -177,7 +177,7 @@ class Tool:
 async def _attempt(body: Callable[[], Any], judge: Callable[[object], Outcome]) -> Outcome:
     try:
         return judge(await body())
-    except (asyncio.CancelledError, GeneratorExit):
+    except asyncio.CancelledError:
         raise
     except BaseException as error:  # a SystemExit that left this task would end the process
         return _failure(error)

@@ -50,7 +50,10 @@ class Turn(Protocol):
 
     async def calls(self, requests: Sequence[Call], /) -> list[Outcome]:
         """Runs tools side by side; all calls are in the journal before the first one starts. Outcomes in the order of
-        `requests`: `unknown_tool` without a tool, `bad_arguments` where no journal can hold the arguments."""
+        `requests`: `unknown_tool` without a tool, `bad_arguments` where no journal can hold the arguments.
+
+        Calls still running when their agent ends are torn down, a `once` tool is let finish first; after that nothing
+        starts (Refused, `agent_ended`)."""
 
     async def step(self, name: str, work: Callable[[], Awaitable[T]], /) -> T:
         """Does a named piece of work; what it says is durable before this returns. Raises Refused inside a step."""

@@ -86,6 +86,7 @@ class LiveTurn:
         try:
             await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
+                await self.turn.close()
                 return self._verdict(task)
             await self._tear_down(task)
         except asyncio.CancelledError:
@@ -106,9 +107,10 @@ class LiveTurn:
             await asyncio.wait({task}, timeout=GRACE_SECONDS)
             if not task.done() and not self.turn.holds_once:
                 log.error("turn %s: the agent does not end after its cancellation; going on without it", self.id)
-                return
-        if not task.cancelled():
+                break
+        if task.done() and not task.cancelled():
             task.exception()
+        await self.turn.close()
 
     def _verdict(self, task: asyncio.Task[None]) -> Payload:
         if task.cancelled():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
@@ -43,6 +43,8 @@ class OpenTurn:
         self._thought = Surrogates()
         self._numbered = 0
         self._running = 0
+        self._over = False
+        self._settling: set[asyncio.Task[Outcome]] = set()
 
     @property
     def id(self) -> str:
@@ -83,11 +85,34 @@ class OpenTurn:
         """Runs tools side by side. All their `tool.call`s are durable in one Commit before any of them starts."""
         if step := _INSIDE.get():
             raise Refused("call_in_step", f"turn.call inside turn.step({step!r}): call the tool outside it")
+        self._refuse_when_over()
+        if not requests:
+            return []
         with self._running_here():
             self.close_text()
             intents = [self._intend(request) for request in requests]
             await self._writer.commit(*(intent.call for intent in intents))
-            return await _together([self._settle(intent) for intent in intents])
+            self._refuse_when_over()
+            tasks = [asyncio.ensure_future(self._settle(intent)) for intent in intents]
+            self._settling.update(tasks)
+            try:
+                return await _together(tasks)
+            finally:
+                self._settling.difference_update(tasks)
+
+    async def close(self) -> None:
+        """The agent has ended: no tool starts any more, and calls that it left running are torn down as by a cancel.
+
+        Returns when each has ended, a `once` tool with its result recorded.
+        """
+        self._over = True
+        for task in self._settling:
+            task.cancel()
+        await asyncio.gather(*self._settling, return_exceptions=True)
+
+    def _refuse_when_over(self) -> None:
+        if self._over:
+            raise Refused("agent_ended", "the agent has ended and its turn starts no tool; await each call before that")
 
     async def step(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
         """Runs a named piece of work; what it says is durable before it returns."""
@@ -229,9 +254,8 @@ async def _finished(tool: asyncio.Task[Outcome]) -> Outcome:
     return tool.result()
 
 
-async def _together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All of `work` side by side; when cancelled, cancels each and waits until each has ended."""
-    tasks = [asyncio.ensure_future(each) for each in work]
+async def _together(tasks: Sequence[asyncio.Task[T]]) -> list[T]:
+    """What all of `tasks` give; when cancelled, cancels each and waits until each has ended."""
     try:
         await asyncio.wait(tasks)
     except asyncio.CancelledError:

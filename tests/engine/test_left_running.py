@@ -1,0 +1,146 @@
+"""Calls that an agent left running when it ended: what was done is recorded, and nothing starts any more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import pytest
+
+from engine.rig import KEY, PATIENCE, Rig, eventually, types
+from legato import tool
+from legato.agents import Call, Turn
+from legato.errors import Refused, ToolFailed
+
+End = Literal["returns", "fails", "is cancelled"]
+ENDS: dict[End, str] = {
+    "returns": "turn.completed",
+    "fails": "turn.failed",
+    "is cancelled": "turn.interrupted",
+}
+
+
+@tool(effect="read")
+async def broken() -> None:
+    raise ToolFailed("broken", "no")
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_once_tool_whose_agent_ended_is_let_finish_and_recorded_before_the_end(rig: Rig, end: End) -> None:
+    entered, going = asyncio.Event(), asyncio.Event()
+    left: list[asyncio.Task[object]] = []
+
+    @tool(effect="once")
+    async def pay() -> str:
+        entered.set()
+        await going.wait()
+        return "paid"
+
+    async def agent(turn: Turn) -> None:
+        left.append(asyncio.ensure_future(turn.call(pay)))
+        await entered.wait()
+        if end == "fails":
+            await turn.call(broken)
+        if end == "is cancelled":
+            await asyncio.Event().wait()
+
+    instance = rig.instance(agent)
+    await instance.start()
+    await asyncio.wait_for(entered.wait(), PATIENCE)
+    if end == "is cancelled":
+        await instance.gateway.cancel(KEY, "t1", "enough", "ann")
+    client = await instance.follow(start=True)
+    await client.pinged(2)
+    assert ENDS[end] not in client.kinds
+    going.set()
+    record = await instance.ended()
+    assert types(await instance.stored())[-2:] == ["tool.result", ENDS[end]]
+    assert (record.tools[0].name, record.tools[0].status) == ("pay", "ok")
+
+
+async def test_one_of_two_gathered_calls_fails_and_the_other_is_recorded(rig: Rig) -> None:
+    """The way most would write it: `gather` raises at the first failure and leaves the rest running."""
+    entered, going = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="once")
+    async def pay() -> str:
+        entered.set()
+        await going.wait()
+        return "paid"
+
+    async def agent(turn: Turn) -> None:
+        await asyncio.gather(turn.call(pay), turn.call(broken))
+
+    instance = rig.instance(agent)
+    await instance.start()
+    await asyncio.wait_for(entered.wait(), PATIENCE)
+    await instance.shown("tool.result")
+    going.set()
+    record = await instance.ended()
+    assert record.status == "failed"
+    assert [(state.name, state.status) for state in record.tools] == [("pay", "ok"), ("broken", "error")]
+
+
+async def test_a_tool_that_may_run_again_is_torn_down_with_its_agent(rig: Rig) -> None:
+    entered, torn = asyncio.Event(), asyncio.Event()
+    left: list[asyncio.Task[object]] = []
+
+    @tool(effect="read")
+    async def look() -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            torn.set()
+
+    async def agent(turn: Turn) -> None:
+        left.append(asyncio.ensure_future(turn.call(look)))
+        await entered.wait()
+
+    instance = rig.instance(agent)
+    await instance.start()
+    record = await instance.ended()
+    assert torn.is_set()
+    assert (record.status, record.tools[0].status) == ("completed", "unsettled")
+
+
+async def test_a_call_that_is_durable_as_its_agent_ends_starts_no_tool(rig: Rig) -> None:
+    entered = asyncio.Event()
+    left: list[asyncio.Task[object]] = []
+
+    @tool(effect="once")
+    async def pay() -> None:
+        entered.set()
+
+    async def agent(turn: Turn) -> None:
+        left.append(asyncio.ensure_future(turn.call(pay)))
+        await asyncio.sleep(0)
+
+    instance = rig.instance(agent)
+    await instance.start()
+    await instance.ended()
+    await eventually(left[0].done)
+    assert isinstance(left[0].exception(), Refused)
+    assert not entered.is_set()
+
+
+async def test_no_calls_at_all_have_no_outcomes(rig: Rig) -> None:
+    async def agent(turn: Turn) -> None:
+        none: list[Call] = []
+        assert await turn.calls(none) == []
+
+    instance = rig.instance(agent)
+    assert types(await instance.play()) == ["turn.started", "turn.completed"]
+
+
+@pytest.mark.parametrize("raised", [GeneratorExit, SystemExit, KeyboardInterrupt, BaseException])
+async def test_whatever_a_tool_raises_settles_its_call(rig: Rig, raised: type[BaseException]) -> None:
+    @tool(effect="read")
+    async def wild() -> None:
+        raise raised
+
+    async def agent(turn: Turn) -> None:
+        await turn.calls([Call(wild, "wild", {})])
+
+    instance = rig.instance(agent)
+    assert types(await instance.play()) == ["turn.started", "tool.call", "tool.result", "turn.completed"]
