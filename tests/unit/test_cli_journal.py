@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from legato.app import open_journal
 from legato.cli import main
 from legato.events import Event, Payload, TextDelta, TurnResumed, TurnStarted
 from legato.journal import Commit, Head, Segment, SessionKey, Standing
 from legato.settings import Settings
-from legato.terminal.history import rows, stored
+from legato.terminal.history import rows, stored, table
 
 FAR = 10**13
 HEAD = Head(epoch=1, seq=0, turn=None, created_at=1, updated_at=1, expires_at=FAR)
@@ -42,6 +45,14 @@ def test_holes_are_said_wherever_they_are() -> None:
     said = shown(Standing(HEAD, None, None, 9), SAID)
     assert said[0] == "event 1 is gone: it has expired"
     assert said[-1] == "events 5 to 9 are gone: they have expired"
+
+
+def test_a_narrow_terminal_takes_from_the_last_column_alone() -> None:
+    long = segment(1, 1, TurnStarted(agent="demo", input="x" * 500))
+    written = io.StringIO()
+    Console(width=80, file=written).print(table(list(rows(Standing(HEAD, None, None, 1), [long]))))
+    *_, line = written.getvalue().splitlines()
+    assert re.match(r"╶ +1 +1  \d\d:\d\d:\d\d\.\d{3}  t +turn\.started  input=x+…$", line.rstrip())
 
 
 async def test_both_stores_give_what_they_hold(journal_url: str) -> None:

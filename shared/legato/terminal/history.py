@@ -74,15 +74,19 @@ def table(listed: Sequence[Row]) -> Table:
     made = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("", "seq", "epoch", "time", "turn", "type"):
         made.add_column(name, no_wrap=True, justify="right" if name in ("seq", "epoch") else "left")
-    made.add_column("what", overflow="ellipsis", no_wrap=True)
+    made.add_column("what")  # may wrap, or a narrow terminal would take from the other columns too; its cells do not
     for mark, event, seam in listed:
         if event is None:
-            made.add_row("", "", "", "", "", Text("──", "yellow"), Text(seam, "yellow"))
+            made.add_row("", "", "", "", "", Text("──", "yellow"), _one_line(seam, "yellow"))
         else:
             time = datetime.fromtimestamp(event.at / 1000).strftime("%H:%M:%S.%f")[:-3]
-            what = Text(printable(_what(event)).replace("\n", "⏎"))
+            what = _one_line(printable(_what(event)).replace("\n", "⏎"))
             made.add_row(mark, str(event.seq), str(event.epoch), time, _short(event.turn), event.type, what)
     return made
+
+
+def _one_line(text: str, style: str = "") -> Text:
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
 def _short(turn: str) -> str:
