@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -61,8 +62,13 @@ def _about(app: App) -> dict[str, Any]:
 
 
 def _said(wrong: Exception) -> str:
+    """One line; of what nobody raised on purpose, such as an agent's own mistake, also where it was."""
     text = " ".join(str(wrong).split())
-    return text if isinstance(wrong, LegatoError) else f"{type(wrong).__name__}: {text}"
+    if isinstance(wrong, LegatoError):
+        return text
+    last = traceback.extract_tb(wrong.__traceback__)[-1]
+    where = "" if isinstance(wrong, SyntaxError) else f" ({last.filename}:{last.lineno})"  # which says it itself
+    return f"{type(wrong).__name__}: {text}{where}"
 
 
 def _tell(link: socket.socket, fields: dict[str, Any]) -> None:
