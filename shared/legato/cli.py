@@ -65,7 +65,7 @@ def main() -> None:
 @click.option("--journal", metavar="URL", help="sqlite:///PATH or firestore://PROJECT/DATABASE  [LEGATO_JOURNAL]")
 @click.option("--agent", metavar="MODULE:ATTRIBUTE", help="The agent to serve  [LEGATO_AGENT]")
 def dev(instances: int, port: int, journal: str | None, agent: str | None) -> None:
-    """Serve an agent here, with an embedded journal, from several processes."""
+    """Serve an agent here, from several processes over one journal."""
     asked = {"LEGATO_JOURNAL": journal, "LEGATO_AGENT": agent}
     env = {**os.environ, **{name: value for name, value in asked.items() if value is not None}}
     _run(_serve(port, instances, env), stopped=0)
@@ -92,9 +92,9 @@ def _curl(url: str) -> str:
 @main.command()
 @click.option("--url", default="http://127.0.0.1:8080", callback=_checked_url, help="Where the gateway is.")
 @click.option("--session", callback=_checked_id, help="The session to go on with; without it a new one.")
-@click.option("--token", default=TOKEN, help="The bearer token.")
+@click.option("--token", default=TOKEN, help="The bearer token; for `legato dev` it is dev:NAME.")
 def chat(url: str, session: str | None, token: str) -> None:
-    """Talk to an agent; neither the server's end nor this one's loses a turn."""
+    """Talk to an agent; whichever side is killed, no turn is lost."""
     _run(_chat(url, session or f"s_{uuid4().hex[:8]}", token), stopped=STOPPED)
 
 
@@ -180,7 +180,9 @@ async def _demo(*, interactive: bool) -> None:
             async with asyncio.timeout(DEMO_SECONDS):
                 await showcase(running.url, ledger, screen)
             if interactive:
-                await _go_on(running.url, screen)
+                with suppress(asyncio.CancelledError):  # however the chat is left, the demo has done its work
+                    await _go_on(running.url, screen)
+                screen.end_line()
 
 
 async def _go_on(url: str, screen: Screen) -> None:

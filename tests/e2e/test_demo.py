@@ -49,6 +49,17 @@ async def test_in_a_terminal_it_goes_on_as_a_chat(tmp_path: Path) -> None:
     os.close(ours)
 
 
+async def test_ctrl_c_at_its_prompt_leaves_as_ctrl_d_does(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with Command(tmp_path, "demo", terminal=theirs) as demo:
+        os.close(theirs)
+        await asyncio.to_thread(read_until, ours, "Now you")
+        demo.signal(signal.SIGINT)
+        assert await demo.ended() == 0
+        await demo.gone()
+    os.close(ours)
+
+
 def read_until(terminal: int, text: str) -> None:
     shown = ""
     while text not in shown:
