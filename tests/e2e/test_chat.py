@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -102,3 +103,15 @@ async def test_where_nothing_answers_it_says_what_to_start(tmp_path: Path, port:
         assert await talk.ended() == 1
         assert "legato dev" in talk.output
         assert "Traceback" not in talk.output
+
+
+async def test_where_something_else_answers_it_says_so(tmp_path: Path) -> None:
+    async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(elsewhere, "127.0.0.1", 0) as server:
+        with chat(tmp_path, str(server.sockets[0].getsockname()[1])) as talk:
+            assert await talk.ended() == 1
+    assert "no gateway" in talk.output

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import httpx
 from pydantic import JsonValue
 
-from legato.client import Action, LegatoClient, Run, Status, Update
+from legato.client import Action, LegatoClient, RequestRefused, Run, Status, Update
 from legato.errors import LegatoError, NotFound
 from legato.terminal.lines import Lines
 from legato.terminal.screen import Screen
@@ -90,6 +90,10 @@ class Chat:
             if self._client.unfinished(self._session):
                 return None
             raise Unreachable(f"nothing answers there ({silent}). Start a server with: legato dev") from silent
+        except RequestRefused as refused:
+            if refused.status != 404:
+                raise
+            raise Unreachable("what answers there is no gateway. Is a path missing in --url?") from refused
 
     def _history(self, state: SessionState) -> None:
         for turn in (*state.turns, *([state.active] if state.active else [])):
@@ -133,7 +137,8 @@ class Chat:
             self._show(run.turn)
         if update.action and run.turn_id:
             self._offer = Offer(update.action, run.turn_id, run.turn.input if run.turn else None)
-            self._screen.line(f"■ interrupted: {_OFFER[update.action]}", "red")
+            why = f" ({run.refusal})" if run.refusal else ""
+            self._screen.line(f"■ interrupted: {_OFFER[update.action]}{why}", "red")
 
     def _show(self, turn: TurnState) -> None:
         if turn.turn not in self._asked:
