@@ -173,6 +173,16 @@ async def test_a_client_that_sends_no_more_of_a_refused_body_is_not_waited_for(
     assert client.sent[-1] == {"type": "http.response.body", "body": b""}
 
 
+async def test_a_client_that_stops_in_its_body_is_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("legato.http.asgi.DRAIN_SECONDS", 0.05)
+    client = Client("POST", "/v1/sessions/s1/turns", [b'{"input"'])
+    client.scope["headers"].append((b"content-length", b"11"))
+    await asyncio.wait_for(AsgiFace(stage.build, stalled=0.01)(client.scope, client.receive, client.send), 10)
+    assert client.sent[0]["status"] == 422
+    assert client.sent[-1] == {"type": "http.response.body", "body": b""}
+    assert not stage.gateway.calls
+
+
 async def test_a_client_that_leaves_in_its_body_has_asked_nothing(stage: Stage) -> None:
     client = Client("POST", "/v1/sessions/s1/turns", [b'{"input":1}'])
     client.leave()

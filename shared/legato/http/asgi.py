@@ -8,6 +8,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
+from legato.errors import Invalid
 from legato.http.api import Served, failed, handle
 from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, STALLED, Answer, Request
 
@@ -50,7 +51,11 @@ class AsgiFace:
         except Exception as error:
             await self._send(failed(request, error), incoming, send)
             return
-        body = await incoming.read(request.room(served.settings.body_bytes))
+        try:
+            body = await incoming.read(request.room(served.settings.body_bytes), self._stalled)
+        except Invalid as broken:
+            await self._send(failed(request, broken), incoming, send)
+            return
         if body is not None:
             await self._send(await handle(served, replace(request, body=body)), incoming, send)
 
@@ -107,11 +112,17 @@ class Incoming:
     def left(self) -> bool:
         return self._announced and not self._ended
 
-    async def read(self, room: int) -> bytes | None:
-        """At most about `room` bytes; None when the client left while it sent them."""
+    async def read(self, room: int, stalled: float) -> bytes | None:
+        """At most about `room` bytes; None when the client left while it sent them.
+
+        Raises Invalid when nothing comes for `stalled` seconds.
+        """
         body = bytearray()
         while len(body) < room and not self._ended:
-            message = await self.receive()
+            try:
+                message = await asyncio.wait_for(self.receive(), stalled)
+            except TimeoutError:
+                raise Invalid("body", "the body broke off") from None
             if message["type"] == "http.disconnect":
                 return None
             body += self._piece(message)
