@@ -74,6 +74,8 @@ def load_agents(name: str) -> dict[str, AgentFunction]:
     try:
         found = getattr(importlib.import_module(module), attribute)
         agents = found if isinstance(found, Mapping) else {DEFAULT_AGENT: found}
+        if not agents:
+            raise TypeError("the mapping names no agent")
         return {key: as_agent(value) for key, value in agents.items()}
     except (ImportError, AttributeError, TypeError) as wrong:
         raise SettingsError(f"LEGATO_AGENT={name!r}: {wrong}") from wrong

@@ -226,6 +226,10 @@ async def of_nothing() -> AsyncIterator[str]:
     yield "nothing"
 
 
+async def returning(turn: Turn) -> str:
+    return f"{turn.input} back"
+
+
 class Speaker:
     async def __call__(self, turn: Turn) -> None:
         await turn.text("spoken")
@@ -246,6 +250,7 @@ class TestAdapting:
             (of_a_turn, ["s"]),
             (of_nothing, ["nothing"]),
             (Speaker(), ["spoken"]),
+            (returning, ["hello back"]),
             (Speaker().pieces, ["piece of hello"]),
             (Agent(model=ScriptedModel()), ["hello "]),
         ],
@@ -279,9 +284,16 @@ class TestAdapting:
             finally:
                 closed.set()
 
-        with pytest.raises(Refused, match="the agent yielded int, expected str"):
+        with pytest.raises(Refused, match="the agent gave int, expected str"):
             await as_agent(numbers)(Recorder())
         assert await asyncio.to_thread(closed.wait, 5)
+
+    async def test_a_function_that_returns_anything_but_text_is_refused(self) -> None:
+        async def numbers(turn: Turn) -> int:
+            return 5
+
+        with pytest.raises(Refused, match="the agent gave int, expected str"):
+            await as_agent(numbers)(Recorder())
 
     async def test_an_error_in_a_generator_is_the_turns(self) -> None:
         def failing() -> Iterator[str]:

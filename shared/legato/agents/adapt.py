@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from legato.agents import AgentFunction, Turn
 from legato.errors import Refused
@@ -20,7 +20,8 @@ _END: Final = object()
 def as_agent(thing: object) -> AgentFunction:
     """The agent that `thing` is.
 
-    An async function (or an object whose call is one, such as an Agent) is given the turn. A generator function yields
+    An async function (or an object whose call is one, such as an Agent) is given the turn, and text that it returns is
+    said as if by `turn.text`. A generator function yields
     text; its parameter, if it has one, is the turn where it is named `turn` or annotated `Turn`, else the turn's input.
     Raises TypeError for anything else.
     """
@@ -31,7 +32,7 @@ def as_agent(thing: object) -> AgentFunction:
     if inspect.iscoroutinefunction(entry):
         if _parameter(thing) is None:
             raise TypeError(f"{thing!r} is no agent: an async function takes the turn")
-        return cast(AgentFunction, thing)
+        return partial(_run_function, thing)
     if inspect.isasyncgenfunction(entry):
         return partial(_run_async, thing, _wants(thing))
     if inspect.isgeneratorfunction(entry):
@@ -71,8 +72,13 @@ def _is_rest(parameter: inspect.Parameter) -> bool:
 
 async def _say(turn: Turn, piece: object) -> None:
     if not isinstance(piece, str):
-        raise Refused("bad_output", f"the agent yielded {type(piece).__name__}, expected str")
+        raise Refused("bad_output", f"the agent gave {type(piece).__name__}, expected str")
     await turn.text(piece)
+
+
+async def _run_function(answer: Callable[[Turn], Awaitable[object]], turn: Turn) -> None:
+    if (returned := await answer(turn)) is not None:
+        await _say(turn, returned)
 
 
 async def _run_async(generate: Callable[..., AsyncGenerator[object, None]], wants: Wants, turn: Turn) -> None:
