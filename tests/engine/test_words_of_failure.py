@@ -35,3 +35,14 @@ async def test_every_reason_ends_the_turn(rig: Rig) -> None:
 
     last = json.loads((await rig.instance(agent).play())[-1].data)
     assert (last["type"], last["usage"], last["finish_reason"]) == ("turn.completed", {"in\ufffd": 1}, "stop\ufffd")
+
+
+async def test_a_usage_that_no_store_can_hold_does_not_cost_the_answer(rig: Rig) -> None:
+    async def agent(turn: Turn) -> None:
+        await turn.text("answer")
+        turn.finish({"in": 3, "": 1, "__x__": 1, "out": 2**63, "ü" * 751: 1, "a.b": 2**63 - 1}, "stop")
+
+    instance = rig.instance(agent)
+    await instance.play()
+    record = await instance.record()
+    assert (record.output, record.usage) == ("answer", {"in": 3, "a.b": 2**63 - 1})

@@ -108,8 +108,7 @@ class LiveTurn:
             if not task.done() and not self.turn.holds_once:
                 log.error("turn %s: the agent does not end after its cancellation; going on without it", self.id)
                 break
-        if task.done() and not task.cancelled():
-            task.exception()
+        task.add_done_callback(_forget)
         await self.turn.close()
 
     def _verdict(self, task: asyncio.Task[None]) -> Payload:
@@ -158,6 +157,12 @@ def _failed(turn: str, failure: BaseException) -> TurnFailed:
         return TurnFailed(code=brief(failure.code), message=brief(str(failure)))
     log.error("turn %s: the agent failed", turn, exc_info=failure)
     return TurnFailed(code="agent_error", message=f"the agent raised {type(failure).__name__}")
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    """What an agent says that nobody listens to any more is no error."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _stop(*tasks: asyncio.Task[Any]) -> None:

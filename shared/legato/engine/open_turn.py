@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -20,6 +22,7 @@ from legato.journal import SessionKey
 from legato.text import Surrogates, brief, clean_json
 from legato.tools import Outcome, Tool, ToolContext
 
+log = logging.getLogger("legato.engine")
 T = TypeVar("T")
 PROGRESS_SECONDS = 0.1
 _INSIDE: ContextVar[str | None] = ContextVar("the step that runs in this task", default=None)
@@ -70,8 +73,11 @@ class OpenTurn:
         self._show(ReasoningDelta, self._thought.end())
 
     def finish(self, usage: Usage, finish_reason: str) -> None:
-        """What `turn.completed` will carry besides the text."""
-        self.usage = {brief(kind): int(tokens) for kind, tokens in usage.items()}
+        """What `turn.completed` will carry besides the text. Counts that no store can hold are left out."""
+        counts = {brief(kind): int(tokens) for kind, tokens in usage.items()}
+        self.usage = {kind: tokens for kind, tokens in counts.items() if _holdable(kind, tokens)}
+        if left_out := sorted(counts.keys() - self.usage.keys()):
+            log.warning("turn %s: these kinds of usage cannot be stored and are left out: %s", self.id, left_out)
         self.finish_reason = brief(finish_reason)
 
     async def call(self, tool: Tool, /, **arguments: Any) -> JsonValue:
@@ -217,6 +223,11 @@ def _size(value: JsonValue) -> int:
     """Bytes of JSON as an event has it, where U+2028 and U+2029 are escaped."""
     data = to_json(value)
     return len(data) + 3 * (data.count(b"\xe2\x80\xa8") + data.count(b"\xe2\x80\xa9"))
+
+
+def _holdable(kind: str, tokens: int) -> bool:
+    """A field of a Firestore map: a name of 1 to 1,500 bytes that is not reserved, an integer of 64 bits."""
+    return 0 < len(kind.encode()) <= 1500 and not re.fullmatch("__.*__", kind, re.DOTALL) and -(2**63) <= tokens < 2**63
 
 
 class _Ready:
