@@ -274,3 +274,18 @@ async def test_a_large_turn_is_cut_into_segments_that_fit(rig: Rig) -> None:
     assert unbroken(records)
     assert types(records).count("tool.result") == 4
     assert all(len(segment.events) < 900 * 1024 for segment in instance.journal.segments)
+
+
+async def test_a_clock_that_is_set_back_delays_no_commit(rig: Rig) -> None:
+    """What is shown is as soon durable as ever, and an outage still stops what is shown."""
+    instance, puppet = await begun(rig)
+    turn, appended = await puppet.turn(), Gate(after=True)
+    instance.journal.rule = nth(appended, 1, "append")
+    turn.text("a")
+    instance.clock.advance(-3600)
+    await asyncio.wait_for(appended.reached.wait(), 5)
+    instance.clock.advance(-3600)
+    await eventually(lambda: not instance.live().writer.ready)
+    turn.text("b")
+    assert len(seen(instance)) == 2
+    appended.open()

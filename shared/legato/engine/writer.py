@@ -33,9 +33,11 @@ Ending = Callable[[TurnState, Record], TurnRecord]
 
 
 class _Item(NamedTuple):
+    """A numbered event. `since` is the loop's time of it: how long it waits is no matter of a clock that may be set."""
+
     record: Record
     size: int
-    at: int
+    since: float
 
 
 class Writer:
@@ -48,6 +50,7 @@ class Writer:
         self.turn = state.turn
         self.seq = fence.last
         self.feed = Feed(fence, runtime.settings.feed_bytes)
+        self._loop = asyncio.get_running_loop()
         self._runtime = runtime
         self._key = key
         self._holding = holding
@@ -79,7 +82,7 @@ class Writer:
     def show(self, payload: Payload) -> None:
         """Numbers an event that may be seen before it is durable. Raises LeaseLost, Refused."""
         item = self._number(payload)
-        if self._hidden or self._must_wait(item.at):
+        if self._hidden or not self.ready:
             self._hidden.append(item.record)
         else:
             self.feed.show((item.record,))
@@ -104,7 +107,7 @@ class Writer:
     @property
     def ready(self) -> bool:
         """The journal is close enough behind for the model to go on, and the lease lasts."""
-        return not self._must_wait(self._runtime.clock())
+        return self._runtime.clock() < self._holding.lease.expires_at and not self._far_behind()
 
     async def caught_up(self) -> None:
         """Returns when it is `ready`. Raises LeaseLost."""
@@ -212,7 +215,7 @@ class Writer:
             self._unreduced.append(payload)
         else:
             self._state = advance(state, payload)
-        return _Item(record, len(record.data.encode()), at)
+        return _Item(record, len(record.data.encode()), self._loop.time())
 
     def _enqueue(self, item: _Item) -> None:
         self._pending.append(item)
@@ -227,27 +230,26 @@ class Writer:
 
     def _wait_left(self) -> float:
         """Seconds until the oldest pending event must be committed."""
-        return self._runtime.settings.flush - (self._runtime.clock() - self._pending[0].at) / 1000
+        return self._runtime.settings.flush - (self._loop.time() - self._pending[0].since)
 
     def _arm(self) -> None:
         self._disarm()
         if self._pending:
-            self._timer = asyncio.get_running_loop().call_later(max(0.001, self._wait_left()), self._wake.set)
+            self._timer = self._loop.call_later(max(0.001, self._wait_left()), self._wake.set)
 
     def _disarm(self) -> None:
         if self._timer:
             self._timer.cancel()
         self._timer = None
 
-    def _must_wait(self, now: int) -> bool:
-        """Too much is uncommitted, or for too long, or the lease has run out."""
-        if now >= self._holding.lease.expires_at:
-            return True
-        if not (self._sent or self._pending):
+    def _far_behind(self) -> bool:
+        """Too much is uncommitted, or for too long."""
+        oldest = self._sent or self._pending
+        if not oldest:
             return False
-        oldest = self._sent[0].at if self._sent else self._pending[0].at
         settings = self._runtime.settings
-        return self._size >= settings.pending_bytes or now - oldest >= settings.pending_seconds * 1000
+        waits = self._loop.time() - oldest[0].since
+        return self._size >= settings.pending_bytes or waits >= settings.pending_seconds
 
     def _acknowledge(self) -> None:
         self._acknowledged = self._sent[-1].record.seq
