@@ -9,7 +9,7 @@ import functions_framework.aio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from legato.app import App, build
+from legato.app import App, build, collect_rarely
 from legato.http.asgi import AsgiFace
 from legato.http.flask import FlaskFace
 from legato.settings import read_settings
@@ -18,7 +18,9 @@ SETTINGS = read_settings()
 
 
 def _build() -> App:
-    return build(SETTINGS)
+    app = build(SETTINGS)
+    collect_rarely()
+    return app
 
 
 ASGI, FLASK = AsgiFace(_build), FlaskFace(_build)

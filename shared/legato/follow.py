@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic_core import from_json
 
 from legato import sse
 from legato.engine.feed import Feed
@@ -39,8 +41,7 @@ RETRY_MS = 1_000
 class Batch:
     """What a reader is given next. `over`: nothing follows. `reason`: the stream closes before the turn ends."""
 
-    records: list[Record] = field(default_factory=list)
-    frames: list[bytes] | None = None
+    frames: list[bytes] = field(default_factory=list)
     snapshot: dict[str, Any] | None = None
     over: bool = False
     reason: str | None = None
@@ -80,9 +81,9 @@ class Reader:
         if not feed.holds(self.cursor.seq):
             self.feed = None
             return None
-        records, frames = feed.after(self.cursor.seq)
-        if records:
-            return self._moved(records, frames)
+        frames = feed.after(self.cursor.seq)
+        if frames:
+            return self._moved(frames, Cursor(feed.epoch, feed.last), over=feed.ended and feed.turn == self.turn)
         if feed.closed is None:
             return None
         self.feed = None
@@ -102,9 +103,10 @@ class Reader:
             return await self._elsewhere(patience)
         self._ahead_until = None
         fresh = [record for segment in joined(segments, self.cursor.seq) for record in segment.records()]
-        fresh = [record for record in fresh if record.seq > self.cursor.seq]
+        fresh = self._wanted(record for record in fresh if record.seq > self.cursor.seq)
         if fresh:
-            return self._moved(fresh, None)
+            over = fresh[-1].turn == self.turn and fresh[-1].type in TERMINAL
+            return self._moved([sse.frame(record) for record in fresh], fresh[-1].cursor, over)
         if segments and segments[-1].last > self.cursor.seq:
             return await self._snapshot()
         if runtime.clock() >= self._check_at:
@@ -132,15 +134,18 @@ class Reader:
         held = segments[0] if segments else None
         return held is not None and held.first <= self.cursor.seq <= held.last and held.epoch == self.cursor.epoch
 
-    def _moved(self, records: list[Record], frames: list[bytes] | None) -> Batch:
-        over = False
-        for index, record in enumerate(records):
+    def _wanted(self, records: Iterable[Record]) -> list[Record]:
+        """Up to the terminal event of this reader's turn."""
+        wanted: list[Record] = []
+        for record in records:
+            wanted.append(record)
             if record.type in TERMINAL and record.turn == self.turn:
-                over, records, frames = True, records[: index + 1], frames and frames[: index + 1]
                 break
-        self.cursor = records[-1].cursor
-        self._exact = False
-        return Batch(records, frames, over=over)
+        return wanted
+
+    def _moved(self, frames: list[bytes], cursor: Cursor, over: bool) -> Batch:
+        self.cursor, self._exact = cursor, False
+        return Batch(frames, over=over)
 
     async def _elsewhere(self, patience: float) -> Batch | None:
         """The cursor is not in the journal: ahead of it, while its owner lives; or of a past that is gone."""
@@ -272,7 +277,7 @@ async def _in_time(reader: Reader, patience: float) -> Batch | None:
 
 
 def _polled(reader: Reader, batch: Batch) -> dict[str, Any]:
-    events = [record.fields() for record in batch.records]
+    events = [from_json(sse.line(frame)) for frame in batch.frames]
     more = not batch.over or batch.reason is not None
     answer: dict[str, Any] = {"events": events, "cursor": str(reader.cursor), "more": more}
     if batch.snapshot is not None:
@@ -285,7 +290,7 @@ def _encode(batch: Batch) -> bytes:
         return sse.control("snapshot", batch.snapshot, id=batch.snapshot["cursor"])
     if batch.reason is not None:
         return _closing(batch.reason)
-    return b"".join(batch.frames if batch.frames is not None else map(sse.frame, batch.records))
+    return b"".join(batch.frames)
 
 
 def _closing(reason: str) -> bytes:

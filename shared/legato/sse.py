@@ -28,6 +28,11 @@ def frame(record: Record) -> bytes:
     return f"id: {record.epoch}-{record.seq}\nevent: {record.type}\ndata: {record.data}\n\n".encode()
 
 
+def line(of: bytes) -> str:
+    """The event's line of JSON in the frame that `frame` made of it."""
+    return of[of.index(b"\ndata: ") + 7 : -2].decode()
+
+
 def control(event: str, data: Mapping[str, Any], id: str | None = None) -> bytes:  # noqa: A002
     """A frame that is in no journal. Only `snapshot` has an `id`, the cursor it stands for."""
     text = to_json(data).replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")

@@ -203,7 +203,8 @@ class Instance:
         feed = self.live(key).writer.feed
         async with asyncio.timeout(PATIENCE):
             while True:
-                found = [record for record in feed.after(feed.start)[0] if record.type == kind]
+                records = (Record.of(sse.line(frame)) for frame in feed.after(feed.start))
+                found = [record for record in records if record.type == kind]
                 if len(found) >= count:
                     return found[count - 1]
                 await feed.wait(feed.last, PATIENCE)

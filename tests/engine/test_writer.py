@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from engine.rig import Fault, Gate, Instance, Puppet, Rig, ends, eventually, every_other, nth, types, unbroken
-from legato import tool
+from legato import sse, tool
 from legato.agents import Call
 from legato.engine.open_turn import OpenTurn
+from legato.events import Record
 from legato.tools import ToolContext
 
 
@@ -21,7 +22,7 @@ async def look(key: str) -> str:
 
 def seen(instance: Instance) -> list[str]:
     feed = instance.live().writer.feed
-    return types(feed.after(feed.start)[0])
+    return types([Record.of(sse.line(frame)) for frame in feed.after(feed.start)])
 
 
 async def begun(rig: Rig) -> tuple[Instance, Puppet]:

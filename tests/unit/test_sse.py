@@ -91,6 +91,11 @@ def test_a_frame_carries_its_cursor_its_type_and_its_line() -> None:
     assert sse.frame(record) == f"id: 3-128\nevent: text.delta\ndata: {record.data}\n\n".encode()
 
 
+def test_a_frame_gives_its_line_back() -> None:
+    record = event("\ndata: no field\n\n é").encode()
+    assert sse.line(sse.frame(record)) == record.data
+
+
 def test_a_control_frame_has_no_id_unless_it_stands_for_a_cursor() -> None:
     assert sse.control("stream.closing", {"reason": "slow"}) == b'event: stream.closing\ndata: {"reason":"slow"}\n\n'
     snapshot = sse.control("snapshot", {"cursor": "4-7"}, str(Cursor(4, 7)))

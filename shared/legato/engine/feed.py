@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from legato import sse
-from legato.events import Cursor, Record
+from legato.events import TERMINAL, Cursor, Record
 from legato.journal import Segment
 
 
@@ -17,12 +17,13 @@ class Feed:
     def __init__(self, fence: Segment, limit: int) -> None:
         """`fence` is what began the epoch; it is durable already."""
         self.epoch = fence.epoch
+        self.turn = fence.turn
+        self.ended = False
         self.start = fence.first - 1
         self.last = self.start
         self.closed: str | None = None
         self._base = self.start
         self._committed = fence.last
-        self._records: list[Record] = []
         self._frames: list[bytes] = []
         self._size = 0
         self._limit = limit
@@ -33,10 +34,10 @@ class Feed:
     def show(self, records: Sequence[Record]) -> None:
         for record in records:
             frame = sse.frame(record)
-            self._records.append(record)
             self._frames.append(frame)
             self._size += len(frame)
-        self.last = self._records[-1].seq
+        self.last = records[-1].seq
+        self.ended = records[-1].type in TERMINAL
         if self._size > self._limit:
             self._trim()
         if self._waiting:
@@ -62,10 +63,9 @@ class Feed:
         """What follows `seq` is still in the buffer."""
         return seq >= self._base
 
-    def after(self, seq: int) -> tuple[list[Record], list[bytes]]:
-        """The events behind `seq`, and the same as SSE frames. `seq` must be one that `holds`."""
-        skip = seq - self._base
-        return self._records[skip:], self._frames[skip:]
+    def after(self, seq: int) -> list[bytes]:
+        """The frames behind `seq`, which must be one that `holds`."""
+        return self._frames[seq - self._base :]
 
     async def wait(self, seq: int, timeout: float) -> None:
         """Returns when something behind `seq` is shown or the feed is closed, after `timeout` seconds at the latest."""
@@ -109,7 +109,7 @@ class Feed:
             self._size -= len(self._frames[drop])
             drop += 1
         if drop:
-            del self._records[:drop], self._frames[:drop]
+            del self._frames[:drop]
             self._base += drop
 
 

@@ -72,9 +72,7 @@ class Writer:
     @property
     def state(self) -> TurnState:
         """The turn with every event numbered so far, shown or not."""
-        if self._unreduced:
-            self._state = reduce(advance, merged(self._unreduced), self._state)
-            self._unreduced.clear()
+        self._reduce()
         return self._state
 
     # What agents and tools say.
@@ -217,6 +215,12 @@ class Writer:
             self._state = advance(state, payload)
         return _Item(record, len(record.data.encode()), self._loop.time())
 
+    def _reduce(self) -> None:
+        """Text is reduced a segment at a time: one by one, each token would copy all that was said before it."""
+        if self._unreduced:
+            self._state = reduce(advance, merged(self._unreduced), self._state)
+            self._unreduced.clear()
+
     def _enqueue(self, item: _Item) -> None:
         self._pending.append(item)
         self._size += item.size
@@ -255,6 +259,7 @@ class Writer:
         self._acknowledged = self._sent[-1].record.seq
         self._size -= sum(item.size for item in self._sent)
         self._sent = []
+        self._reduce()
         self._show_hidden()
         self.feed.acknowledge(self._acknowledged)
         self._signal()
