@@ -286,6 +286,20 @@ async def test_a_cancel_while_a_call_is_not_durable_yet_starts_no_tool(rig: Rig)
     assert not entered.is_set()
 
 
+async def test_cancels_of_turns_that_never_begin_are_bounded(rig: Rig) -> None:
+    """The newest 64 are kept; a real one still gets in and through."""
+    owner = rig.instance(Puppet())
+    for index in range(70):
+        await owner.gateway.cancel(KEY, f"never-{index}", "early", "ann")
+    await owner.start()
+    await cancel(owner)
+    assert (await owner.ended()).status == "interrupted"
+    control = await owner.journal.control(KEY)
+    assert control
+    assert len(control.cancels) <= 64
+    assert "never-69" in control.cancels
+
+
 async def test_a_once_tool_outlives_cancel_and_loss_of_the_lease_by_nothing(rig: Rig) -> None:
     """Cancelled, then fenced while its tool still runs: the turn lets go once the tool is done, and writes nothing."""
     entered, going, paid = asyncio.Event(), asyncio.Event(), asyncio.Event()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncGenerator, Iterator
 
@@ -13,7 +15,7 @@ import functions_framework
 import pytest
 
 from legato.errors import SettingsError
-from legato.http.flask import AHEAD, Core, FlaskFace, Handover, blueprint
+from legato.http.flask import AHEAD, DEAD_CORE, Core, FlaskFace, Handover, blueprint
 from legato.http.message import DRAIN_BYTES
 from scripted_gateway import ScriptedStream, Stage
 
@@ -146,6 +148,23 @@ def test_a_client_that_stops_reading_does_not_hold_its_thread(client: flask.test
     with ours, theirs:
         client.get("/api/agent/health", environ_overrides={"gunicorn.socket": ours})
         assert ours.gettimeout() == 30
+
+
+def test_a_core_that_dies_takes_its_process_along() -> None:
+    """An agent's own task that raises SystemExit ends the loop; a server without one would fail for ever."""
+    program = """
+import asyncio, sys, time
+from legato.http.flask import Core
+
+async def fatal():
+    asyncio.get_running_loop().call_soon(sys.exit)
+
+Core().run(fatal())
+time.sleep(30)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert ended.returncode == DEAD_CORE
+    assert b"the event loop has ended" in ended.stderr
 
 
 def test_frames_cross_in_order_and_whole(core: Core) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from legato.engine.runtime import Runtime
@@ -10,6 +11,10 @@ from legato.journal import ActiveTurn, Cancel, Commit, Control, Head, Lease, Seg
 
 EXPIRY_MARGIN_MS = 3_600_000
 """A turn left for the TTL less this is not gone on with: its events might expire meanwhile."""
+
+
+CANCELS = 64
+"""How many turns' cancels a session holds at once; most are of turns that never begin."""
 
 
 def fence(runtime: Runtime, standing: Standing, payload: Payload, turn: str, attempts: int = 0) -> Commit:
@@ -62,6 +67,10 @@ def last_word(runtime: Runtime, standing: Standing, turn: str) -> Payload:
 
 def cancel_of(control: Control | None, turn: str) -> Cancel | None:
     return control.cancels.get(turn) if control else None
+
+
+def newest(cancels: Mapping[str, Cancel], count: int) -> dict[str, Cancel]:
+    return dict(sorted(cancels.items(), key=lambda entry: entry[1].at)[-count:])
 
 
 def open_cancels(runtime: Runtime, standing: Standing, control: Control) -> dict[str, Cancel]:

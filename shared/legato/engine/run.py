@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import JsonValue
 
 from legato.agents import AgentFunction
-from legato.engine.fences import cancel_of, fence, last_word, open_cancels
+from legato.engine.fences import CANCELS, cancel_of, fence, last_word, newest, open_cancels
 from legato.engine.live import LiveTurn
 from legato.engine.records import Origin, fold, origin_of, record_of, state_of
 from legato.engine.runtime import ANSWER_SECONDS, Runtime, answer, persist
@@ -133,15 +133,17 @@ class Engine:
         journal, now = self._runtime.journal, self._runtime.clock()
         while True:
             control = await answer(journal.control, key)
-            asked = Control({turn: Cancel(reason, by, now)}, now + self._runtime.retention_ms)
-            if control:
-                asked = replace(control, cancels={**asked.cancels, **control.cancels}, expires_at=asked.expires_at)
-            if control is None or turn not in control.cancels:
+            known = control.cancels if control else {}
+            cancel = known.get(turn) or Cancel(reason, by, now)
+            if turn not in known:
+                cancels = newest({**known, turn: cancel}, CANCELS)
+                version = control.version if control else None
+                asked = Control(cancels, now + self._runtime.retention_ms, version)
                 try:
                     await answer(journal.commit, key, Commit(control=asked))
                 except Conflict:
                     continue
-            self.cancel_here(key, turn, asked.cancels[turn])
+            self.cancel_here(key, turn, cancel)
             return
 
     def cancel_here(self, key: SessionKey, turn: str, cancel: Cancel) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
+import os
 import queue
 import threading
 import time
@@ -27,7 +29,10 @@ AHEAD: Final = 64 * 1024
 """Bytes of frames that wait for the thread at most."""
 PIECE: Final = 64 * 1024
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+DEAD_CORE: Final = 70
+"""Exit status of a process whose core has died."""
 T = TypeVar("T")
+log = logging.getLogger("legato.http")
 
 
 class FlaskFace:
@@ -108,9 +113,7 @@ class Core:
         with self._lock:
             if self._loop is None:
                 ready: Future[asyncio.AbstractEventLoop] = Future()
-                self._thread = threading.Thread(
-                    target=asyncio.run, args=[self._live(ready)], name="legato-core", daemon=True
-                )
+                self._thread = threading.Thread(target=self._main, args=[ready], name="legato-core", daemon=True)
                 self._thread.start()
                 self._loop = ready.result()
             return self._loop
@@ -124,6 +127,15 @@ class Core:
         if self._loop and self._thread:
             self._loop.call_soon_threadsafe(self._ended.set)
             self._thread.join()
+
+    def _main(self, ready: Future[asyncio.AbstractEventLoop]) -> None:
+        """A core that dies takes its process along, so that the server starts another: without it every request fails.
+        An agent's own task that raises SystemExit ends a loop."""
+        try:
+            asyncio.run(self._live(ready))
+        except BaseException:
+            log.critical("the event loop has ended; so does this process", exc_info=True)
+            os._exit(DEAD_CORE)
 
     async def _live(self, ready: Future[asyncio.AbstractEventLoop]) -> None:
         ready.set_result(asyncio.get_running_loop())
