@@ -24,8 +24,8 @@ LEASE = {"LEGATO_LEASE": "1.5"}
 ROUNDS, TURNS = 8, 5
 FLUSH_MS = 1000 * Settings.model_fields["flush"].default
 COMMIT_MS = 200
-BEHIND_MS = FLUSH_MS + 1000 * Settings.model_fields["pending_seconds"].default
-"""How far the journal may be behind what is shown: one flush, and the longest commit before its owner falls silent."""
+BEHIND_MS = FLUSH_MS + 1000
+"""How far the journal may be behind what is shown: one flush, and one commit on a busy machine."""
 
 
 @pytest.fixture(params=["asgi"])
