@@ -118,7 +118,7 @@ class Gateway:
 
     async def _open(self, key: SessionKey, cursor: Cursor | None, start: bool, turn: str | None) -> Reader | None:
         if turn is None:
-            standing = await answer(self._runtime.journal.standing, key)
+            standing = await answer(self._runtime.journal.standing, key, trust_head=True)
             if standing.head is None or standing.head.deleted:
                 raise NotFound(f"there is no session {key.session!r}")
             return self._reader(key, Cursor(0, 0) if start else cursor, None, exact=start)

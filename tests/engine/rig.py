@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -130,8 +130,11 @@ class Flaky:
             self.segments.append(commit.segment)
         return await self._pass("commit", self._journal.commit, key, commit)
 
-    async def standing(self, key: SessionKey) -> Standing:
-        return await self._pass("standing", self._journal.standing, key)
+    async def standing(self, key: SessionKey, *, trust_head: bool = False) -> Standing:
+        """Makes use of all that `trust_head` lets a store leave out."""
+        standing = await self._pass("standing", self._journal.standing, key)
+        active = standing.head and standing.head.turn
+        return replace(standing, last=0) if trust_head and not active else standing
 
     async def control(self, key: SessionKey) -> Control | None:
         return await self._pass("control", self._journal.control, key)

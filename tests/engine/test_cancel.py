@@ -322,6 +322,7 @@ async def test_a_once_tool_outlives_cancel_and_loss_of_the_lease_by_nothing(rig:
     await eventually(lambda: live.writer.feed.closed == "lease")
     for _ in range(50):  # the second cancellation passes through turn and agent down to the call
         await asyncio.sleep(0)
+    assert owner.engine.live[KEY] is live
     going.set()
     await asyncio.wait_for(paid.wait(), PATIENCE)
     await eventually(lambda: not owner.engine.live)

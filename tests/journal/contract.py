@@ -469,6 +469,14 @@ class Reading(Fixtures):
         standing = await a.standing(KEY)
         assert (standing.seq, standing.epoch) == (40, 7)
 
+    async def test_the_head_is_trusted_only_where_no_turn_is_active(self, a: Journal) -> None:
+        await started(a)
+        await a.append(KEY, segment(2))
+        active = await a.standing(KEY)
+        assert await a.standing(KEY, trust_head=True) == active
+        await a.commit(KEY, finish(3, "z", there(active.lease), there(active.head)))
+        assert (await a.standing(KEY, trust_head=True)).seq == (await a.standing(KEY)).seq == 3
+
     async def test_turns_are_paged_backwards_each_page_oldest_first(self, a: Journal) -> None:
         records = [turn(f"t{n}", n) for n in (1, 5, 9, 20, 100)]
         await asyncio.gather(*(a.commit(KEY, Commit(turn=record, new_turn=True)) for record in records))

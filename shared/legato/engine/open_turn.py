@@ -191,7 +191,8 @@ class OpenTurn:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             # What has begun and may not be repeated is let finish, within its own timeout, and recorded.
-            await self._record(intent, await _finished(running))
+            await _ended(running)
+            await self._record(intent, running.result())
             raise
         finally:
             self.holds_once -= 1
@@ -257,12 +258,11 @@ class _Progress:
         self._writer.show(ToolProgress(call=self._call, message=message, fraction=fraction))
 
 
-async def _finished(tool: asyncio.Task[Outcome]) -> Outcome:
-    """The outcome, however often whoever waits for it is cancelled; the tool's own timeout bounds the wait."""
-    while not tool.done():
+async def _ended(*tasks: asyncio.Task[T]) -> None:
+    """Returns when all of `tasks` have ended, however often whoever waits is cancelled; their timeouts bound the wait."""
+    while not all(task.done() for task in tasks):
         with suppress(asyncio.CancelledError):
-            await asyncio.wait({tool})
-    return tool.result()
+            await asyncio.wait(tasks)
 
 
 async def _together(tasks: Sequence[asyncio.Task[T]]) -> list[T]:
@@ -272,7 +272,7 @@ async def _together(tasks: Sequence[asyncio.Task[T]]) -> list[T]:
     except asyncio.CancelledError:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        await _ended(*tasks)
         for task in tasks:
             if not task.cancelled():
                 task.exception()

@@ -104,12 +104,14 @@ class Engine:
     async def _start(self, key: SessionKey, request: StartTurn) -> Started:
         journal = self._runtime.journal
         patience = asyncio.get_running_loop().time() + ANSWER_SECONDS
+        trust_head = True
         while True:
-            standing = await answer(journal.standing, key)
+            standing = await answer(journal.standing, key, trust_head=trust_head)
             active = standing.head.turn if standing.head else None
             if active is None:
                 with suppress(Conflict):
                     return Started(await self._begin(key, standing, request), created=True)
+                trust_head = False
             known = await answer(journal.turn, key, request.turn)
             if known:
                 return Started(_same(known, request), created=False)

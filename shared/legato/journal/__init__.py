@@ -226,8 +226,11 @@ class Journal(Protocol):
         """Writes all of `commit` atomically; gives it back with the new versions. Raises Conflict, nothing written,
         when any precondition fails (and the segment standing at the position does not carry this commit's nonce)."""
 
-    async def standing(self, key: SessionKey) -> Standing:
-        """Head, lease, control and the newest position, side by side: `last` may be newer than the documents."""
+    async def standing(self, key: SessionKey, *, trust_head: bool = False) -> Standing:
+        """Head, lease, control and the newest position, side by side: `last` may be newer than the documents.
+
+        With `trust_head` a store may leave `last` 0 where no turn is active: the head has the position then, but for
+        what a late owner of a deleted session may have left beyond it. A Commit there is a Conflict; ask again without."""
 
     async def control(self, key: SessionKey) -> Control | None:
         """What outsiders ask; one read."""

@@ -97,16 +97,28 @@ class FirestoreJournal:
                 raise Conflict(f"session {key.session} has changed ({failed})") from None
         return docs.stamped(commit, versions)
 
-    async def standing(self, key: SessionKey) -> Standing:
-        newest = wire.select(self._name(key), "journal", "last", 1, descending=True, only=["last"])
-        documents = self._rpc.get(*(self._name(key, path) for path in (HEAD, LEASE, CONTROL)))
-        (head, lease, control), last = await _both(documents, self._rpc.query(newest))
+    async def standing(self, key: SessionKey, *, trust_head: bool = False) -> Standing:
+        if not trust_head:
+            standing, last = await _both(self._documents(key), self._newest(key))
+            return replace(standing, last=last)
+        standing = await self._documents(key)
+        active = standing.head and standing.head.turn
+        return replace(standing, last=await self._newest(key)) if active else standing
+
+    async def _documents(self, key: SessionKey) -> Standing:
+        head, lease, control = await self._rpc.get(*(self._name(key, path) for path in (HEAD, LEASE, CONTROL)))
         return Standing(
             head and docs.head_of(*_read(head)),
             lease and docs.lease_of(*_read(lease)),
             control and docs.control_of(*_read(control)),
-            int(last[0].fields["last"].integer_value) if last else 0,
+            last=0,
         )
+
+    async def _newest(self, key: SessionKey) -> int:
+        """The last seq of the newest segment. A query costs a read even where it finds nothing, and the most time."""
+        newest = wire.select(self._name(key), "journal", "last", 1, descending=True, only=["last"])
+        found = await self._rpc.query(newest)
+        return int(found[0].fields["last"].integer_value) if found else 0
 
     async def control(self, key: SessionKey) -> Control | None:
         (found,) = await self._rpc.get(self._name(key, CONTROL))

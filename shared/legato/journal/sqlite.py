@@ -97,7 +97,7 @@ class SqliteJournal:
         written: Commit = await self._write(_Write(key, seq, run=lambda db: writes.commit(db, key, commit)), size)
         return written
 
-    async def standing(self, key: SessionKey) -> Standing:
+    async def standing(self, key: SessionKey, *, trust_head: bool = False) -> Standing:
         (row,) = await self._fetch(rows.STANDING, key)
         return rows.standing_of(row)
 
