@@ -11,7 +11,8 @@ from engine.rig import KEY, PATIENCE, Client, Puppet, Rig, ends, types, unbroken
 from legato import tool
 from legato.agents import Turn
 from legato.errors import InputTooLarge, Invalid, JournalUnavailable, SessionBusy, TurnConflict
-from legato.journal import SessionKey
+from legato.events import Event, TextDelta
+from legato.journal import Segment, SessionKey
 
 
 async def saying(turn: Turn) -> None:
@@ -167,3 +168,14 @@ async def test_a_stream_of_a_start_begins_with_its_turn(rig: Rig) -> None:
     messages = await client.end()
     assert [message.event for message in messages] == ["turn.started", "text.delta", "turn.completed"]
     assert all('"turn":"t2"' in message.data for message in messages)
+
+
+async def test_a_session_that_rests_behind_a_late_owners_segment_takes_a_new_turn(rig: Rig) -> None:
+    """Its head is trusted at first; the position that a segment holds is found by the Conflict."""
+    instance = rig.instance(saying)
+    await instance.play()
+    last = (await instance.stored())[-1]
+    late = Event(last.seq + 1, last.epoch, last.turn, 0, TextDelta(step=1, text="late")).encode()
+    await instance.journal.append(KEY, Segment.of([late], "late", 10**15))
+    started = await instance.start(turn="t2")
+    assert started.record.first == last.seq + 2

@@ -259,7 +259,7 @@ class _Progress:
 
 
 async def _ended(*tasks: asyncio.Task[T]) -> None:
-    """Returns when all of `tasks` have ended, however often whoever waits is cancelled; their timeouts bound the wait."""
+    """Returns when all have ended, however often whoever waits is cancelled; their own timeouts bound the wait."""
     while not all(task.done() for task in tasks):
         with suppress(asyncio.CancelledError):
             await asyncio.wait(tasks)

@@ -230,7 +230,8 @@ class Journal(Protocol):
         """Head, lease, control and the newest position, side by side: `last` may be newer than the documents.
 
         With `trust_head` a store may leave `last` 0 where no turn is active: the head has the position then, but for
-        what a late owner of a deleted session may have left beyond it. A Commit there is a Conflict; ask again without."""
+        what a late owner of a deleted session may have left beyond it. A Commit there is a Conflict; ask again without.
+        """
 
     async def control(self, key: SessionKey) -> Control | None:
         """What outsiders ask; one read."""
