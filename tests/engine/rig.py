@@ -142,6 +142,9 @@ class Flaky:
     async def read(self, key: SessionKey, since: int, now: int, limit: int = 1000) -> list[Segment]:
         return await self._pass("read", self._journal.read, key, since, now, limit)
 
+    async def private(self, key: SessionKey, turn: str, now: int) -> dict[str, str]:
+        return await self._pass("private", self._journal.private, key, turn, now)
+
     async def turn(self, key: SessionKey, turn: str) -> TurnRecord | None:
         return await self._pass("turn", self._journal.turn, key, turn)
 
@@ -150,6 +153,9 @@ class Flaky:
 
     async def sessions(self, uid: str, before: Place | None, limit: int) -> list[SessionItem]:
         return await self._pass("sessions", self._journal.sessions, uid, before, limit)
+
+    async def orphans(self, now: int, limit: int) -> list[SessionKey]:
+        return await self._pass("orphans", self._journal.orphans, now, limit)
 
     async def purge(self, key: SessionKey, tombstone: Head) -> None:
         await self._pass("purge", self._journal.purge, key, tombstone)

@@ -11,8 +11,10 @@ from legato.journal import (
     Cancel,
     Commit,
     Control,
+    Decision,
     Head,
     Lease,
+    Private,
     Segment,
     SessionKey,
     Standing,
@@ -59,14 +61,24 @@ def head(epoch: int = 1, seq: int = 0, *, turn: str | None = "t1", at: int = NOW
     return Head(epoch, seq, active, NOW, at, NOW + 720 * HOUR, **changes)
 
 
-def lease(
-    epoch: int = 1, owner: str = "a", commit: str = "c1", *, version: Version = None, expires_at: int = 0
-) -> Lease:
-    return Lease(epoch, owner, "t1", 0, expires_at or NOW + 15_000, commit, version)
+def lease(epoch: int = 1, owner: str = "a", commit: str = "c1", *, expires_at: int = 0, **changes: Any) -> Lease:
+    return Lease(epoch, owner, "t1", 0, expires_at or NOW + 15_000, commit, **changes)
 
 
 def control(*turns: str, version: Version = None) -> Control:
     return Control({turn: Cancel("user", "ann", NOW) for turn in turns}, EXPIRY, version)
+
+
+def decided(turn: str, *requests: str, version: Version = None) -> Control:
+    """What a person answered to these requests of one turn."""
+    answers = {
+        request: Decision(request != "no", "bob", None if n else "fine", NOW) for n, request in enumerate(requests)
+    }
+    return Control({}, EXPIRY, version, decisions={turn: answers})
+
+
+def private(name: str, text: str | None = "{}", turn: str = "t1", expires_at: int = EXPIRY) -> Private:
+    return Private(turn, name, text, expires_at)
 
 
 def turn(name: str = "t1", first: int = 1, **changes: Any) -> TurnRecord:
@@ -89,7 +101,7 @@ def takeover(seq: int, commit: str, stored: Lease, owner: str = "b") -> Commit:
 def tombstone(standing: Standing) -> Commit:
     """What deletes a session in which nothing runs."""
     assert standing.head
-    asked = replace(standing.control, cancels={}) if standing.control else None
+    asked = replace(standing.control, cancels={}, decisions={}) if standing.control else None
     moved = replace(standing.head, epoch=standing.epoch + 1, seq=standing.seq, turn=None, deleted=True)
     return Commit(head=moved, control=asked)
 

@@ -20,10 +20,12 @@ from journal.builders import (
     KEY,
     NOW,
     control,
+    decided,
     fence,
     finish,
     head,
     lease,
+    private,
     segment,
     start,
     takeover,
@@ -41,6 +43,7 @@ from legato.journal import (
     Journal,
     Lease,
     Place,
+    Private,
     Segment,
     SessionKey,
     Standing,
@@ -192,6 +195,19 @@ class Races(Fixtures):
         await asyncio.gather(*(cancel(journal, f"t{n}") for n, journal in enumerate([a, b, a, b, a])))
         assert await a.control(KEY) == control("t0", "t1", "t2", "t3", "t4")
 
+    async def test_of_twenty_decisions_at_once_one_wins(self, a: Journal, b: Journal) -> None:
+        stored = there((await a.commit(KEY, Commit(control=control("t0")))).control)
+        asked = (decided("t1", f"r{n}", version=stored.version) for n in range(20))
+        won, lost = await outcomes(*(j.commit(KEY, Commit(control=c)) for j, c in zip([a, b] * 10, asked, strict=True)))
+        assert len(won) == 1
+        assert {type(error) for error in lost} == {Conflict}
+        assert await b.control(KEY) == won[0].control
+
+    async def test_decisions_and_cancels_are_kept_beside_each_other(self, a: Journal, b: Journal) -> None:
+        both = replace(control("t1", "t2"), decisions=decided("t1", "r1", "no").decisions)
+        await a.commit(KEY, Commit(control=both))
+        assert await b.control(KEY) == (await b.standing(KEY)).control == both
+
 
 class Leases(Fixtures):
     async def test_a_renewal_gives_the_lease_back_with_its_new_version(self, a: Journal, b: Journal) -> None:
@@ -202,6 +218,18 @@ class Leases(Fixtures):
             assert held == asked
         assert await standing_lease(b) == held
         assert there(await standing_lease(b)).version == held.version
+
+    async def test_a_renewal_leaves_the_stored_time_of_the_sweep_as_it_is(self, a: Journal, b: Journal) -> None:
+        kept = there((await a.commit(KEY, Commit(lease=lease(sweep_at=NOW)))).lease)
+        asked = replace(kept, sweep_at=None, commit="r1")
+        for journal in (a, b):
+            assert await journal.renew(KEY, asked) == asked
+        assert await standing_lease(b) == replace(asked, sweep_at=NOW)
+
+    async def test_a_commit_takes_the_time_of_the_sweep_away(self, a: Journal) -> None:
+        kept = there((await a.commit(KEY, Commit(lease=lease(sweep_at=NOW)))).lease)
+        await a.commit(KEY, Commit(lease=replace(kept, sweep_at=None)))
+        assert await standing_lease(a) == lease()
 
     async def test_a_renewal_with_a_stale_version_is_a_conflict(self, a: Journal) -> None:
         held = (await started(a)).lease
@@ -510,6 +538,123 @@ class Reading(Fixtures):
         assert (await a.standing(KEY)).seq == 9
 
 
+class Privates(Fixtures):
+    async def write(self, journal: Journal, *privates: Private) -> None:
+        await journal.commit(KEY, Commit(private=privates))
+
+    async def test_what_one_turn_keeps_is_read_by_its_names(self, a: Journal, b: Journal) -> None:
+        await self.write(a, private("step.model", '"one"'), private("checkpoint", "2"), private("x", "3", "t10"))
+        await self.write(a, private("x", "4", "t"), private("x", "5", "t1-"), private("x", "6", "T1"))
+        assert await b.private(KEY, "t1", NOW) == {"step.model": '"one"', "checkpoint": "2"}
+        assert await b.private(SessionKey("ann", "s"), "t1", NOW) == {}
+
+    async def test_a_later_text_replaces_and_none_deletes(self, a: Journal) -> None:
+        await self.write(a, private("x", "1"), private("y", "2"))
+        await self.write(a, private("x", "3"), private("y", None), private("z", None))
+        assert await a.private(KEY, "t1", NOW) == {"x": "3"}
+
+    async def test_an_expired_text_is_left_out(self, a: Journal) -> None:
+        await self.write(a, private("x", expires_at=NOW), private("y", "1", expires_at=NOW + 1))
+        assert await a.private(KEY, "t1", NOW) == {"y": "1"}
+
+    @pytest.mark.parametrize("sizes", [(2200, 1), (2200, 1000), (1000, 2200), (2200, 2100)])
+    async def test_large_texts_replace_each_other_byte_for_byte(self, a: Journal, sizes: tuple[int, ...]) -> None:
+        for n, size in enumerate(sizes):
+            text = f'"{n}' + "aé€😀" * (size * 1024 // 10) + '"'
+            await self.write(a, private("x", text), private("x.1", "1"), private("x.2", "2"))
+            assert await a.private(KEY, "t1", NOW) == {"x": text, "x.1": "1", "x.2": "2"}
+        await self.write(a, private("x", None))
+        assert await a.private(KEY, "t1", NOW) == {"x.1": "1", "x.2": "2"}
+
+    async def test_names_of_odd_characters_never_meet(self, a: Journal) -> None:
+        names = [
+            "",
+            ".",
+            "..",
+            "/",
+            "%2F",
+            "%",
+            "a",
+            "a.",
+            "a.1",
+            "a%.1",
+            "a#2",
+            "A",
+            "__a__",
+            "é",
+            "e\u0301",
+            "😀",
+            "\n",
+        ]
+        await self.write(a, *(private(name, f'"{n}"') for n, name in enumerate(names)))
+        assert await a.private(KEY, "t1", NOW) == {name: f'"{n}"' for n, name in enumerate(names)}
+
+    async def test_a_commit_that_is_refused_writes_no_private_text(self, a: Journal) -> None:
+        await started(a)
+        await self.write(a, private("x", "1"))
+        with pytest.raises(Conflict):
+            await a.commit(KEY, replace(start("other"), private=(private("x", None), private("y"))))
+        assert await a.private(KEY, "t1", NOW) == {"x": "1"}
+
+    async def test_a_commit_repeated_gives_back_its_private_texts(self, a: Journal, b: Journal) -> None:
+        asked = Commit(segment(1), private=(private("x", "1"), private("y", None)))
+        assert await a.commit(KEY, asked) == asked
+        assert await b.commit(KEY, asked) == asked
+
+    async def test_a_commit_counts_its_private_texts(self, a: Journal) -> None:
+        half = "w" * (1600 * 1024)
+        with pytest.raises(JournalRejected):
+            await a.commit(KEY, replace(start(), private=(private("x", half), private("y", half))))
+        assert await a.standing(KEY) == Standing(None, None, None, 0)
+        assert await a.private(KEY, "t1", NOW) == {}
+
+    async def test_a_purge_deletes_what_was_kept_before_the_tombstone(self, a: Journal, b: Journal) -> None:
+        other = SessionKey("ann", "s2")
+        await a.commit(KEY, replace(start(), private=(private("x", "w" * 2_000_000), private("y"))))
+        await a.commit(other, replace(start(), private=(private("x"),)))
+        tomb = await buried(a)
+        await b.commit(KEY, Commit(turn=turn("t1", 9), private=(private("z"), private("z", turn="t2"))))
+        await a.purge(KEY, tomb)
+        assert [await a.private(KEY, name, NOW) for name in ("t1", "t2")] == [{"z": "{}"}] * 2
+        assert await a.private(other, "t1", NOW) == {"x": "{}"}
+
+
+class Sweeping(Fixtures):
+    async def leave(self, journal: Journal, key: SessionKey, sweep_at: int | None, expires_at: int = NOW) -> None:
+        await journal.commit(key, Commit(lease=lease(expires_at=expires_at, sweep_at=sweep_at)))
+
+    async def test_orphans_are_due_and_have_no_live_lease(self, a: Journal, b: Journal) -> None:
+        cases = {"due": (NOW, NOW), "later": (NOW + 1, NOW), "never": (None, NOW), "live": (NOW, NOW + 1)}
+        for name, (sweep_at, expires_at) in cases.items():
+            await self.leave(a, SessionKey("ann", name), sweep_at, expires_at)
+        assert await b.orphans(NOW, 9) == [SessionKey("ann", "due")]
+
+    async def test_a_released_lease_is_an_orphan_until_a_commit_takes_its_time_away(self, a: Journal) -> None:
+        held = there((await a.commit(KEY, Commit(lease=lease(sweep_at=NOW)))).lease)
+        held = there((await a.commit(KEY, Commit(lease=replace(held, expires_at=0)))).lease)
+        assert await a.orphans(NOW, 9) == [KEY]
+        await a.commit(KEY, Commit(lease=replace(held, sweep_at=None)))
+        assert await a.orphans(NOW, 9) == []
+
+    async def test_orphans_come_oldest_first_and_no_more_than_asked_for(self, a: Journal) -> None:
+        keys = [SessionKey(f"u{n % 3}", f"s{n}") for n in range(20)]
+        await asyncio.gather(*(self.leave(a, key, NOW - n) for n, key in enumerate(keys)))
+        assert await a.orphans(NOW, 100) == keys[::-1]
+        assert await a.orphans(NOW, 7) == keys[:-8:-1]
+
+    async def test_live_leases_hide_no_orphan_behind_them(self, a: Journal) -> None:
+        live = (self.leave(a, SessionKey("ann", f"s{n}"), NOW - 9, EXPIRY) for n in range(1000))
+        await asyncio.gather(*live, self.leave(a, KEY._replace(uid="bob"), NOW))
+        assert await a.orphans(NOW, 1) == [KEY._replace(uid="bob")]
+
+    async def test_orphans_of_odd_ids_are_told_as_they_were_written(self, a: Journal) -> None:
+        odd = [
+            SessionKey(uid, f"s{n}") for n, uid in enumerate(["a/b", "a%2Fb", ".", "..", "__a__", "é 😀", "%", "\n"])
+        ]
+        await asyncio.gather(*(self.leave(a, key, NOW) for key in odd))
+        assert sorted(await a.orphans(NOW, 99)) == sorted(odd)
+
+
 class Deleting(Fixtures):
     async def test_a_purge_leaves_the_head_and_nothing_else(self, a: Journal, b: Journal) -> None:
         await a.commit(KEY, replace(start(), control=control("t1")))
@@ -521,6 +666,14 @@ class Deleting(Fixtures):
         assert standing == Standing(tomb, None, None, 0)
         assert versions == [tomb.version, None, None]
         assert rest == [[], []]
+
+    @pytest.mark.parametrize("asked", [control("t1"), decided("t1", "r1")])
+    async def test_a_purge_leaves_what_is_asked_since(self, a: Journal, asked: Control) -> None:
+        await started(a)
+        tomb = await buried(a)
+        await a.commit(KEY, Commit(control=asked))
+        await a.purge(KEY, tomb)
+        assert await a.control(KEY) == asked
 
     async def test_a_purge_touches_no_other_session(self, a: Journal) -> None:
         others = [SessionKey("ann", "s10"), SessionKey("ann", "s"), SessionKey("ann2", "s1"), SessionKey("an", "s1")]
@@ -672,5 +825,5 @@ class Waking(Fixtures):
         await a.check()
 
 
-class JournalContract(Races, Leases, Atomicity, Bytes, Reading, Deleting, Company, Waking):
+class JournalContract(Races, Leases, Atomicity, Bytes, Reading, Privates, Sweeping, Deleting, Company, Waking):
     """All of it."""

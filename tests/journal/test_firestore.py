@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.firestore import AsyncClient, FieldFilter
 
-from journal.builders import EXPIRY, HOUR, KEY, NOW, control, head, lease, segment, start, turn
+from journal.builders import EXPIRY, HOUR, KEY, NOW, control, head, lease, private, segment, start, turn
 from journal.contract import JournalContract, OpenJournal, buried
 from legato.errors import JournalRejected, JournalUnavailable
 from legato.events import Record
@@ -81,6 +83,26 @@ async def test_a_renewal_leaves_the_other_fields_of_the_lease_document(journal: 
     await journal.renew(KEY, lease(commit="r", version=stored.version, expires_at=NOW + HOUR))
     fields = (await client.document(f"{SESSION}/lease/current").get()).to_dict()
     assert fields == {**docs.lease_fields(lease(commit="r", expires_at=NOW + HOUR), head()), "sweep_shard": 3}
+
+
+async def test_a_lease_carries_its_shard_until_there_is_no_time_to_look(journal: Journal, client: AsyncClient) -> None:
+    document = client.document(f"{SESSION}/lease/current")
+    held = (await journal.commit(KEY, Commit(lease=lease(sweep_at=NOW)))).lease
+    assert held
+    swept = {"sweep_at": NOW, "sweep_shard": zlib.crc32(SESSION.encode()) % 8}
+    assert (await document.get()).to_dict() == {**docs.lease_fields(lease()), **swept}
+    held = await journal.renew(KEY, replace(held, sweep_at=None, commit="r"))
+    assert (await document.get()).to_dict() == {**docs.lease_fields(held), **swept}
+    await journal.commit(KEY, Commit(lease=held))
+    assert (await document.get()).to_dict() == docs.lease_fields(held)
+
+
+async def test_a_deleted_private_text_leaves_no_part(journal: Journal, client: AsyncClient) -> None:
+    await journal.commit(KEY, Commit(private=(private("x", "w" * (3 * 1024 * 1024 - 9000)),)))
+    parts = [document.id for document in await client.collection(f"{SESSION}/private").get()]
+    assert parts == ["t1.x", "t1.x%.1", "t1.x%.2", "t1.x%.3"]
+    await journal.commit(KEY, Commit(private=(private("x", None),)))
+    assert await client.collection(f"{SESSION}/private").get() == []
 
 
 async def test_a_large_event_is_kept_in_parts_and_a_missing_part_makes_a_hole(

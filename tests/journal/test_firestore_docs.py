@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mockfirestore import MockFirestore
 
-from journal.builders import EXPIRY, NOW, control, head, lease, segment, turn
+from journal.builders import EXPIRY, NOW, control, decided, head, lease, private, segment, turn
 from legato.events import ErrorInfo
 from legato.journal import SEGMENT_BYTES, Commit, Segment, SessionKey
 from legato.journal import firestore_docs as docs
@@ -29,6 +29,7 @@ VALUES = [
     (lease(2, "a", "n"), docs.lease_fields, docs.lease_of),
     (control("t1", "t.2`x"), docs.control_fields, docs.control_of),
     (control(), docs.control_fields, docs.control_of),
+    (decided("t1", "r1", "no"), docs.control_fields, docs.control_of),
     (turn(), docs.turn_fields, docs.turn_of),
     (ENDED, docs.turn_fields, docs.turn_of),
     (FAILED, docs.turn_fields, docs.turn_of),
@@ -108,6 +109,45 @@ def test_a_document_id_encodes_only_what_it_may_not_hold(uid: str, expected: str
 @given(st.text(), st.text())
 def test_ids_of_different_principals_never_meet(one: str, other: str) -> None:
     assert (docs.document_id(one) == docs.document_id(other)) == (one == other)
+
+
+@given(st.text(st.characters()), st.text(st.characters()))
+def test_a_session_is_known_again_by_its_path(uid: str, session: str) -> None:
+    key = SessionKey(uid, session)
+    assert docs.key_of(f"{docs.session_path(key)}/{docs.LEASE}") == key
+
+
+@given(st.text(st.characters()), st.text(st.characters()))
+def test_private_documents_of_one_turn_lie_in_its_range_and_no_names_meet(one: str, other: str) -> None:
+    paths = [docs.private_path(private(name), part) for name in (one, other) for part in (0, 1)]
+    assert len(set(paths)) == (2 if one == other else 4)
+    first, end = docs.private_range("t1")
+    assert all(first <= path < end for path in paths)
+    assert not any(first <= docs.private_path(private(one, turn=turn)) < end for turn in ("t", "t10", "t1-", "T1"))
+
+
+def test_a_private_text_is_laid_out_as_the_design_has_it() -> None:
+    documents = docs.private_documents(private("step.model.2", '"é/"'))
+    assert documents == {
+        "private/t1.step.model.2": {
+            "turn": "t1", "name": "step.model.2", "text": '"é/"', "expire_at": docs.timestamp(EXPIRY)
+        }
+    }  # fmt: skip
+
+
+def test_parts_of_two_texts_are_never_put_together() -> None:
+    old, new = (list(docs.private_documents(private("x", letter * 2 * SEGMENT_BYTES)).values()) for letter in "ab")
+    kept = [fields for fields in (new[0], old[1]) if fields]
+    assert len(kept) == 2
+    assert docs.private_texts(kept, NOW) == {}
+    assert docs.private_texts(filter(None, reversed(new)), NOW) == {"x": "b" * 2 * SEGMENT_BYTES}
+
+
+def test_a_lease_is_found_by_its_shard_only_while_it_has_a_time_to_look() -> None:
+    shards = {docs.sweep_fields(SessionKey("ann", f"s{n}"), lease(sweep_at=NOW))["sweep_shard"] for n in range(99)}
+    assert shards == set(range(docs.SHARDS))
+    assert set(docs.sweep_fields(SessionKey("ann", "s"), lease(sweep_at=NOW))) == set(docs.SWEEP)
+    assert docs.sweep_fields(SessionKey("ann", "s"), lease()) == {}
 
 
 @given(st.text(st.sampled_from("aé€\U0001f600")), st.integers(4, 9))

@@ -15,7 +15,21 @@ from pathlib import Path
 
 import pytest
 
-from journal.builders import EXPIRY, HOUR, KEY, NOW, clock, control, head, lease, segment, start, takeover, turn
+from journal.builders import (
+    EXPIRY,
+    HOUR,
+    KEY,
+    NOW,
+    clock,
+    control,
+    head,
+    lease,
+    private,
+    segment,
+    start,
+    takeover,
+    turn,
+)
 from journal.contract import JournalContract, OpenJournal
 from journal.workers import POSITIONS
 from legato.errors import JournalRejected, JournalUnavailable, LegatoError
@@ -286,11 +300,13 @@ class TestPurging:
     ) -> None:
         journal = open_journal()
         await journal.commit(KEY, Commit(segment(1, 3), head(1, 6), lease(), control("t1"), turn("t1")))
+        await journal.commit(KEY, Commit(private=(private("x"), private("y", expires_at=EXPIRY + 1))))
         await journal.commit(KEY, Commit(segment(4, 6, expires_at=EXPIRY + 1), turn=turn("t2", expires_at=EXPIRY)))
         await journal.close()
         await purged(path, EXPIRY)
         assert rows(path, "SELECT first FROM segments") == [(4,)]
         assert rows(path, "SELECT turn FROM turns") == [("t1",)]
+        assert rows(path, "SELECT name FROM privates") == [("y",)]
         assert rows(path, "SELECT count(*) FROM controls") == [(0,)]
         assert rows(path, "SELECT count(*) FROM leases JOIN heads USING (uid, session)") == [(1,)]
 

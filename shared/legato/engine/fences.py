@@ -40,7 +40,7 @@ def tombstone(runtime: Runtime, standing: Standing, head: Head) -> Commit:
     """Deletes a session: its head says so under a new epoch, an active turn is fenced by its end, and whatever was
     asked of its turns is withdrawn, so that what is asked from now on can be told from it."""
     asked = standing.control
-    control = replace(asked, cancels={}) if asked and asked.cancels else None
+    control = replace(asked, cancels={}, decisions={}) if asked and (asked.cancels or asked.decisions) else None
     if head.turn is None:
         now = runtime.clock()
         expires_at = now + runtime.retention_ms

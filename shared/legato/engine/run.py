@@ -139,8 +139,8 @@ class Engine:
             cancel = known.get(turn) or Cancel(reason, by, now)
             if turn not in known:
                 cancels = newest({**known, turn: cancel}, CANCELS)
-                version = control.version if control else None
-                asked = Control(cancels, now + self._runtime.retention_ms, version)
+                expires_at = now + self._runtime.retention_ms
+                asked = replace(control or Control({}, expires_at), cancels=cancels, expires_at=expires_at)
                 try:
                     await answer(journal.commit, key, Commit(control=asked))
                 except Conflict:

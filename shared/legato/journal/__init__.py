@@ -100,7 +100,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to append. Released: `expires_at` is 0. Epochs are compared, never owners' names."""
+    """The right to append. Released: `expires_at` is 0. Epochs are compared, never owners' names.
+
+    `sweep_at`: when a sweeper looks whether this turn was left alone (None: never). Renewals leave it as it is.
+    """
 
     epoch: int
     owner: str
@@ -108,6 +111,7 @@ class Lease:
     attempts: int
     expires_at: int
     commit: str
+    sweep_at: int | None = field(default=None, kw_only=True)
     version: Version = field(default=None, compare=False)
 
 
@@ -117,11 +121,19 @@ class Cancel(NamedTuple):
     at: int
 
 
+class Decision(NamedTuple):
+    approved: bool
+    by: str
+    note: str | None
+    at: int
+
+
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What outsiders ask of the owner. Every entry is keyed by the turn it means."""
+    """What outsiders ask of the owner. Every entry is keyed by the turn it means, a decision also by its request."""
 
     cancels: Mapping[str, Cancel]
+    decisions: Mapping[str, Mapping[str, Decision]] = field(default_factory=dict, kw_only=True)
     expires_at: int
     version: Version = field(default=None, compare=False)
 
@@ -148,12 +160,23 @@ class TurnRecord:
     retry_of: str | None = None
 
 
+class Private(NamedTuple):
+    """What only the turn's owner reads: a step's result, a checkpoint. `name` is any text, unique within its turn."""
+
+    turn: str
+    name: str
+    text: str | None
+    """JSON text; None deletes what is stored."""
+    expires_at: int
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """Several documents written together or not at all.
 
     `segment` is create-only. `head`, `lease` and `control` are written whole where their stored version is still the
     `version` they carry (None: where there is no such document). `turn` is created when `new_turn`, else replaced.
+    `private` replaces or deletes whatever is stored under its names.
     """
 
     segment: Segment | None = None
@@ -162,6 +185,7 @@ class Commit:
     control: Control | None = None
     turn: TurnRecord | None = None
     new_turn: bool = False
+    private: tuple[Private, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +243,9 @@ class Journal(Protocol):
         """Creates one segment, grouped with appends of other sessions. Raises LeaseLost when the position is taken."""
 
     async def renew(self, key: SessionKey, lease: Lease) -> Lease:
-        """Replaces the lease where it still has `lease.version`; gives it back with its new version. Raises LeaseLost
-        when the stored lease is of another epoch, Conflict when it is of this one but another version."""
+        """Replaces the lease, but for its `sweep_at`, where it still has `lease.version`; gives it back with its new
+        version. Raises LeaseLost when the stored lease is of another epoch, Conflict when it is of this one but another
+        version."""
 
     async def commit(self, key: SessionKey, commit: Commit) -> Commit:
         """Writes all of `commit` atomically; gives it back with the new versions. Raises Conflict, nothing written,
@@ -240,6 +265,9 @@ class Journal(Protocol):
         """Unexpired, whole segments whose last event is at or after `since`, in order: as many as a `Page` takes. An
         empty list says that there are no more."""
 
+    async def private(self, key: SessionKey, turn: str, now: int) -> dict[str, str]:
+        """The unexpired private texts of one turn by name, all of one moment."""
+
     async def turn(self, key: SessionKey, turn: str) -> TurnRecord | None: ...
 
     async def turns(self, key: SessionKey, before: int | None, limit: int) -> list[TurnRecord]:
@@ -248,9 +276,13 @@ class Journal(Protocol):
     async def sessions(self, uid: str, before: Place | None, limit: int) -> list[SessionItem]:
         """The principal's sessions, not deleted, by falling `Place`, those below `before`."""
 
+    async def orphans(self, now: int, limit: int) -> list[SessionKey]:
+        """At most `limit` sessions of all principals whose `sweep_at` has come and whose lease is not live, those that
+        were due first leading."""
+
     async def purge(self, key: SessionKey, tombstone: Head) -> None:
         """Deletes what was there when `tombstone` became the head: segments of epochs before its own, turns begun at or
-        before its seq, a lease of no later epoch, a control that asks for nothing.
+        before its seq, a lease of no later epoch, a control that asks for nothing, private texts written before it.
 
         What has begun since stays, and so does the tombstone's own segment, the fence that a late owner runs into.
         Safe to repeat."""

@@ -2,8 +2,8 @@
 
 The lease check is the write: a segment's document id is its first seq, and it is created or it fails. Single-document
 writes of all sessions are grouped (`grouping`); what must be atomic is one Commit; nothing uses a transaction.
-Indexes: `journal` is queried by `last`, `turns` by `first`, `agent_sessions` by `updated_at`, each alone; all other
-fields can be exempt.
+Indexes: `journal` is queried by `last`, `turns` by `first`, `agent_sessions` by `updated_at`, each alone, and `lease`,
+over all sessions, by `sweep_shard` and `sweep_at`; all other fields can be exempt.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ PARTS: Final = 8
 SPACING: Final = 0.005
 """Without it 1,000 appends a second take 0.5 of a core, with it 0.2; a lone append waits for nothing."""
 POLL: Final = 0.5
+ORPHANS: Final = 100
+"""Leases of one look for those that were left alone."""
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -92,9 +94,10 @@ class FirestoreJournal:
         try:
             versions = dict(zip(writes, await self._rpc.commit(writes.values()), strict=True))
         except PreconditionFailed as failed:
-            versions = await self._versions_if_committed(key, commit, writes)
-            if not versions:
+            earlier = await self._versions_if_committed(key, commit, writes)
+            if earlier is None:
                 raise Conflict(f"session {key.session} has changed ({failed})") from None
+            versions = earlier
         return docs.stamped(commit, versions)
 
     async def standing(self, key: SessionKey, *, trust_head: bool = False) -> Standing:
@@ -136,6 +139,11 @@ class FirestoreJournal:
                 break
         return page.segments
 
+    async def private(self, key: SessionKey, turn: str, now: int) -> dict[str, str]:
+        first, end = (self._name(key, path) for path in docs.private_range(turn))
+        query = wire.between(self._name(key), "private", first, end)
+        return docs.private_texts([wire.decode(found.fields) for found in await self._rpc.query(query)], now)
+
     async def turn(self, key: SessionKey, turn: str) -> TurnRecord | None:
         (found,) = await self._rpc.get(self._name(key, docs.turn_path(turn)))
         return docs.turn_of(wire.decode(found.fields)) if found else None
@@ -156,6 +164,25 @@ class FirestoreJournal:
             if len(items) >= limit:
                 break
         return items[:limit]
+
+    async def orphans(self, now: int, limit: int) -> list[SessionKey]:
+        found: list[tuple[int, SessionKey]] = []
+        for shard in range(docs.SHARDS):
+            found += await self._orphans(shard, now, limit)
+        return [key for _, key in sorted(found)[:limit]]
+
+    async def _orphans(self, shard: int, now: int, limit: int) -> list[tuple[int, SessionKey]]:
+        """The oldest `limit` of one shard, each with its `sweep_at`. Those that are live lie between them."""
+        root = self._rpc.name()
+        orphans: list[tuple[int, SessionKey]] = []
+        async for page in self._pages(wire.due(root, shard, now, ORPHANS, only=["sweep_at", "expires_at"])):
+            for found in page:
+                fields = wire.decode(found.fields)
+                if fields["expires_at"] <= now:
+                    orphans.append((fields["sweep_at"], docs.key_of(found.name.removeprefix(f"{root}/"))))
+            if len(orphans) >= limit:
+                break
+        return orphans[:limit]
 
     async def purge(self, key: SessionKey, tombstone: Head) -> None:
         session = self._name(key)
@@ -202,13 +229,21 @@ class FirestoreJournal:
         if head := commit.head:
             yield HEAD, wire.replace(self._name(key), docs.head_fields(head), head.version)
         if lease := commit.lease:
-            yield LEASE, wire.merge(self._name(key, LEASE), docs.lease_fields(lease, commit.head), lease.version)
+            fields = {**docs.lease_fields(lease, commit.head), **docs.sweep_fields(key, lease)}
+            yield LEASE, wire.merge(self._name(key, LEASE), fields, lease.version, without=docs.SWEEP)
         if control := commit.control:
             yield CONTROL, wire.replace(self._name(key, CONTROL), docs.control_fields(control), control.version)
         if turn := commit.turn:
             path, fields = docs.turn_path(turn.turn), docs.turn_fields(turn)
             name = self._name(key, path)
             yield path, wire.replace(name, fields, None) if commit.new_turn else wire.put(name, fields)
+        yield from self._each_private(key, commit)
+
+    def _each_private(self, key: SessionKey, commit: Commit) -> Iterator[tuple[str, Message]]:
+        for private in commit.private:
+            for path, fields in docs.private_documents(private).items():
+                name = self._name(key, path)
+                yield path, wire.delete(name) if fields is None else wire.put(name, fields)
 
     async def _own_segment(self, key: SessionKey, segment: Segment) -> Message | None:
         """The document at the segment's position, if it carries the segment's nonce."""
@@ -217,19 +252,20 @@ class FirestoreJournal:
 
     async def _versions_if_committed(
         self, key: SessionKey, commit: Commit, writes: Mapping[str, Message]
-    ) -> dict[str, Version]:
-        """The versions that an earlier attempt at this commit gave its documents; empty: there was none.
+    ) -> dict[str, Version] | None:
+        """The versions that an earlier attempt at this commit gave its documents; None: there was none.
 
         All documents of a Commit get its time, except one that it did not change. So where a document is no longer as
         this commit wrote it, that time is a version that nothing has any more, and its next write is a Conflict.
         """
         own = await self._own_segment(key, commit.segment) if commit.segment else None
         if own is None:
-            return {}
-        stored = await self._rpc.get(*(write.update.name for write in writes.values()))
+            return None
+        versioned = {path: write for path, write in writes.items() if path in (HEAD, LEASE, CONTROL)}
+        stored = await self._rpc.get(*(write.update.name for write in versioned.values())) if versioned else []
         return {
             path: wire.version((document if document and wire.holds(document, write) else own).update_time)
-            for (path, write), document in zip(writes.items(), stored, strict=True)
+            for (path, write), document in zip(versioned.items(), stored, strict=True)
         }
 
     async def _pages(self, query: Message, most: float = math.inf) -> AsyncIterator[list[Message]]:
@@ -273,7 +309,7 @@ def _read(document: Message) -> tuple[docs.Fields, Version]:
 def _renewed(lease: Lease, stored: Lease | None) -> Lease:
     """The renewed lease, when an earlier attempt of the same renewal is what stands there."""
     if stored and stored.commit == lease.commit:
-        return stored
+        return replace(lease, version=stored.version)
     if stored and stored.epoch == lease.epoch:
         raise Conflict(f"the lease of epoch {lease.epoch} was written by another renewal")
     raise LeaseLost(f"the lease of epoch {lease.epoch} is gone")

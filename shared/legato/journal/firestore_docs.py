@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pydantic import TypeAdapter
 
@@ -24,8 +26,10 @@ from legato.journal import (
     Cancel,
     Commit,
     Control,
+    Decision,
     Head,
     Lease,
+    Private,
     Segment,
     SessionKey,
     TurnRecord,
@@ -39,8 +43,13 @@ HEAD: Final = ""
 LEASE: Final = "lease/current"
 CONTROL: Final = "control/current"
 FORMAT: Final = 1
-AGE: Final = ("epoch", "first", "cancel")
+AGE: Final = ("epoch", "first", "cancel", "decisions")
 """The fields that `outlived` looks at."""
+SWEEP: Final = ("sweep_at", "sweep_shard")
+SHARDS: Final = 8
+"""All sessions write `sweep_at`, and an index takes some 500 writes a second of a value that only grows."""
+PRIVATE_PARTS: Final = 4
+"""A private text that a Commit has room for is in no more documents than these."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -68,12 +77,30 @@ def session_path(key: SessionKey) -> str:
     return f"{principal_path(key.uid)}/agent_sessions/{document_id(key.session)}"
 
 
+def key_of(path: str) -> SessionKey:
+    """Whose a path is that begins with a session's."""
+    _, uid, _, session, *_ = path.split("/")
+    return SessionKey(*(unquote(name, errors="surrogatepass") for name in (uid, session)))
+
+
 def segment_path(first: int, part: int = 0) -> str:
     return f"journal/{first:012d}.{part}" if part else f"journal/{first:012d}"
 
 
 def turn_path(turn: str) -> str:
     return f"turns/{document_id(turn)}"
+
+
+def private_path(private: Private, part: int = 0) -> str:
+    """No name reads like another's part: `%` is encoded, so an encoded name never has one before a `.`."""
+    path = f"private/{document_id(f'{private.turn}.{private.name}')}"
+    return f"{path}%.{part}" if part else path
+
+
+def private_range(turn: str) -> tuple[str, str]:
+    """The first path that the private documents of `turn` can have, and one behind the last: `0` comes two after `.`,
+    and `/`, which is between them, is in no id."""
+    return f"private/{turn}.", f"private/{turn}0"
 
 
 def timestamp(ms: int) -> datetime:
@@ -128,15 +155,43 @@ def assemble(documents: Iterable[Fields], now: int) -> list[Segment]:
     for fields in documents:
         if milliseconds(fields["expire_at"]) > now:
             found.setdefault((fields["first"], fields["commit"]), []).append(fields)
-    return [_segment_of(parts) for _, parts in sorted(found.items()) if len(parts) == parts[0].get("parts", 1)]
+    return [_segment_of(parts) for _, parts in sorted(found.items()) if _whole(parts)]
+
+
+def _whole(parts: list[Fields]) -> bool:
+    return bool(len(parts) == parts[0].get("parts", 1))
+
+
+def _joined(parts: list[Fields], field: str) -> str:
+    return "".join(part[field] for part in sorted(parts, key=lambda part: part.get("part", 0)))
 
 
 def _segment_of(parts: list[Fields]) -> Segment:
-    events = "".join(part["events"] for part in sorted(parts, key=lambda part: part.get("part", 0)))
-    f = parts[0]
+    f, events = parts[0], _joined(parts, "events")
     return Segment(
         f["first"], f["last"], f["epoch"], f["turn"], f["commit"], events, expires_at=milliseconds(f["expire_at"])
     )
+
+
+def private_documents(private: Private) -> dict[str, Fields | None]:
+    """The documents by path; None: to be deleted. One in several parts carries what tells its text from any other."""
+    if private.text is None:
+        return {private_path(private, part): None for part in range(PRIVATE_PARTS)}
+    fields = {"turn": private.turn, "name": private.name, "expire_at": timestamp(private.expires_at)}
+    pieces = cut(private.text, SEGMENT_BYTES)
+    if len(pieces) == 1:
+        return {private_path(private): {**fields, "text": private.text}}
+    fields |= {"parts": len(pieces), "digest": sha256(private.text.encode()).hexdigest()}
+    return {private_path(private, part): {**fields, "part": part, "text": piece} for part, piece in enumerate(pieces)}
+
+
+def private_texts(documents: Iterable[Fields], now: int) -> dict[str, str]:
+    """Texts by name. What a longer text of the same name left behind lacks its first part, and is left out."""
+    found: dict[tuple[str, str | None], list[Fields]] = {}
+    for fields in documents:
+        if milliseconds(fields["expire_at"]) > now:
+            found.setdefault((fields["name"], fields.get("digest")), []).append(fields)
+    return {name: _joined(parts, "text") for (name, _), parts in found.items() if _whole(parts)}
 
 
 def head_fields(head: Head) -> Fields:
@@ -177,20 +232,36 @@ def lease_fields(lease: Lease, head: Head | None = None) -> Fields:
     }
 
 
+def sweep_fields(key: SessionKey, lease: Lease) -> Fields:
+    """What a sweeper finds a lease by: all of SWEEP or nothing."""
+    if lease.sweep_at is None:
+        return {}
+    return {"sweep_at": lease.sweep_at, "sweep_shard": zlib.crc32(session_path(key).encode()) % SHARDS}
+
+
 def lease_of(f: Fields, version: Version = None) -> Lease:
-    return Lease(f["epoch"], f["owner"], f["turn"], f["attempts"], f["expires_at"], f["commit"], version)
+    fixed = f["epoch"], f["owner"], f["turn"], f["attempts"], f["expires_at"], f["commit"]
+    return Lease(*fixed, version, sweep_at=f.get("sweep_at"))
 
 
 def control_fields(control: Control) -> Fields:
     return {
         "cancel": {turn: cancel._asdict() for turn, cancel in control.cancels.items()},
+        "decisions": {
+            turn: {request: decision._asdict() for request, decision in requests.items()}
+            for turn, requests in control.decisions.items()
+        },
         "expire_at": timestamp(control.expires_at),
     }
 
 
 def control_of(f: Fields, version: Version = None) -> Control:
     cancels = {turn: Cancel(**cancel) for turn, cancel in f["cancel"].items()}
-    return Control(cancels, milliseconds(f["expire_at"]), version)
+    decisions = {
+        turn: {request: Decision(**decision) for request, decision in requests.items()}
+        for turn, requests in f["decisions"].items()
+    }
+    return Control(cancels, milliseconds(f["expire_at"]), version, decisions=decisions)
 
 
 def turn_fields(record: TurnRecord) -> Fields:
@@ -247,7 +318,7 @@ def outlived(path: str, f: Fields, version: Version, tombstone: Head) -> bool:
         case "lease":
             return bool(f["epoch"] <= tombstone.epoch)
         case "control":
-            return not f["cancel"]
+            return not f["cancel"] and not f["decisions"]
     return bool(version <= tombstone.version)
 
 

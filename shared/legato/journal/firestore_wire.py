@@ -30,6 +30,7 @@ Write: Final = write.Write.pb()
 
 _Direction: Final = query.StructuredQuery.Direction
 _Operator: Final = query.StructuredQuery.FieldFilter.Operator
+_All: Final = query.StructuredQuery.CompositeFilter.Operator.AND
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -107,17 +108,18 @@ def replace(name: str, fields: Fields, stored: Version) -> Message:
     return message
 
 
-def merge(name: str, fields: Fields, stored: Version) -> Message:
-    """Like `replace`, but the document's other fields stay as they are."""
+def merge(name: str, fields: Fields, stored: Version, without: Iterable[str] = ()) -> Message:
+    """Like `replace`, but the document's other fields stay as they are, except those of `without`, which go."""
     message = replace(name, fields, stored)
-    message.update_mask.field_paths.extend(fields)
+    message.update_mask.field_paths.extend(dict.fromkeys((*fields, *without)))
     return message
 
 
-def delete(name: str, stored: Version) -> Message:
-    """Deletes the document where its version is `stored`."""
+def delete(name: str, stored: Version = None) -> Message:
+    """Deletes the document where its version is `stored`; None: whatever stands there."""
     message = Write(delete=name)
-    _require(message, stored)
+    if stored is not None:
+        _require(message, stored)
     return message
 
 
@@ -162,8 +164,37 @@ def select(
 
 def _where(structured: Message, path: str, operator: int, bound: int | None) -> None:
     if bound is not None:
-        condition = structured.where.field_filter
-        condition.field.field_path, condition.op, condition.value.integer_value = path, operator, bound
+        _compare(structured.where, path, operator).integer_value = bound
+
+
+def _compare(where: Message, path: str, operator: int) -> Message:
+    """Makes a filter compare the field `path` with the value that it gives."""
+    where.field_filter.field.field_path, where.field_filter.op = path, operator
+    return where.field_filter.value
+
+
+def between(parent: str, collection: str, first: str, end: str) -> Message:
+    """A query for the documents whose names are `first` or after and before `end`; it needs no index."""
+    request = RunQueryRequest(parent=parent)
+    structured = request.structured_query
+    structured.from_.add(collection_id=collection)
+    structured.where.composite_filter.op = _All
+    filters = structured.where.composite_filter.filters
+    _compare(filters.add(), "__name__", _Operator.GREATER_THAN_OR_EQUAL).reference_value = first
+    _compare(filters.add(), "__name__", _Operator.LESS_THAN).reference_value = end
+    return request
+
+
+def due(parent: str, shard: int, now: int, limit: int, only: Iterable[str]) -> Message:
+    """A query for the leases of all sessions of one shard whose `sweep_at` is `now` or before, oldest first."""
+    request = select(parent, "lease", "sweep_at", limit, only=only)
+    structured = request.structured_query
+    structured.from_[0].all_descendants = True
+    structured.where.composite_filter.op = _All
+    filters = structured.where.composite_filter.filters
+    _compare(filters.add(), "sweep_shard", _Operator.EQUAL).integer_value = shard
+    _compare(filters.add(), "sweep_at", _Operator.LESS_THAN_OR_EQUAL).integer_value = now
+    return request
 
 
 def descendants(parent: str, limit: int, only: Iterable[str]) -> Message:

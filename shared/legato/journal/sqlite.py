@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,9 +90,7 @@ class SqliteJournal:
         return renewed
 
     async def commit(self, key: SessionKey, commit: Commit) -> Commit:
-        events = commit.segment.events if commit.segment else ""
-        record = rows.turn_row(key, commit.turn) if commit.turn else ()
-        size = self._measure(events, *(value for value in record if isinstance(value, str)))
+        size = self._measure(*_texts(key, commit))
         seq = max(commit.segment.last if commit.segment else 0, commit.head.seq if commit.head else 0)
         written: Commit = await self._write(_Write(key, seq, run=lambda db: writes.commit(db, key, commit)), size)
         return written
@@ -115,6 +113,13 @@ class SqliteJournal:
             since = page.segments[-1].last + 1
         return page.segments
 
+    async def private(self, key: SessionKey, turn: str, now: int) -> dict[str, str]:
+        found = await self._fetch(
+            "SELECT name, text FROM privates WHERE uid = ? AND session = ? AND turn = ? AND expires_at > ?",
+            (*key, turn, now),
+        )
+        return {row[0]: row[1] for row in found}
+
     async def turn(self, key: SessionKey, turn: str) -> TurnRecord | None:
         found = await self._fetch(
             f"SELECT {rows.TURN} FROM turns WHERE uid = ? AND session = ? AND turn = ?", (*key, turn)
@@ -135,6 +140,14 @@ class SqliteJournal:
             (uid, *(before or (_bound(None), "")), limit),
         )
         return [SessionItem(session, HEADS.of(head)) for session, *head in found]
+
+    async def orphans(self, now: int, limit: int) -> list[SessionKey]:
+        found = await self._fetch(
+            "SELECT uid, session FROM leases WHERE sweep_at <= ? AND expires_at <= ?"
+            " ORDER BY sweep_at, uid, session LIMIT ?",
+            (now, now, limit),
+        )
+        return [SessionKey(*row) for row in found]
 
     async def purge(self, key: SessionKey, tombstone: Head) -> None:
         await self._write(_Write(run=lambda db: writes.purge_session(db, key, tombstone)))
@@ -272,6 +285,16 @@ async def _attempt(db: aiosqlite.Connection, write: _Write) -> Any:
 async def _rollback(db: aiosqlite.Connection) -> None:
     with suppress(sqlite3.Error):
         await db.execute_fetchall("ROLLBACK")
+
+
+def _texts(key: SessionKey, commit: Commit) -> Iterator[str]:
+    """What a commit's size is measured by."""
+    if commit.segment:
+        yield commit.segment.events
+    if commit.turn:
+        yield from (value for value in rows.turn_row(key, commit.turn) if isinstance(value, str))
+    for private in commit.private:
+        yield from (private.name, private.text or "")
 
 
 def _bound(before: int | None) -> int:

@@ -9,10 +9,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from legato.journal import ActiveTurn, Cancel, Control, Head, Lease, Segment, SessionKey, Standing, TurnRecord
+from legato.journal import ActiveTurn, Cancel, Control, Decision, Head, Lease, Segment, SessionKey, Standing, TurnRecord
 from legato.turn import ToolState
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Kept in `PRAGMA user_version`."""
 
 SCHEMA: Final = (
@@ -32,16 +32,21 @@ SCHEMA: Final = (
     """CREATE TABLE leases (
         version INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL, session TEXT NOT NULL, epoch INTEGER NOT NULL,
         owner TEXT NOT NULL, turn TEXT NOT NULL, attempts INTEGER NOT NULL, expires_at INTEGER NOT NULL,
-        "commit" TEXT NOT NULL, UNIQUE (uid, session))""",
+        "commit" TEXT NOT NULL, sweep_at INTEGER, UNIQUE (uid, session))""",
     """CREATE TABLE controls (
         version INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL, session TEXT NOT NULL, cancels TEXT NOT NULL,
-        expires_at INTEGER NOT NULL, UNIQUE (uid, session))""",
+        decisions TEXT NOT NULL, expires_at INTEGER NOT NULL, UNIQUE (uid, session))""",
+    """CREATE TABLE privates (
+        uid TEXT NOT NULL, session TEXT NOT NULL, turn TEXT NOT NULL, name TEXT NOT NULL, text TEXT NOT NULL,
+        expires_at INTEGER NOT NULL, after_head INTEGER NOT NULL, PRIMARY KEY (uid, session, turn, name))""",
     "CREATE INDEX segments_expiry ON segments (expires_at)",
     "CREATE INDEX turns_expiry ON turns (expires_at)",
     "CREATE INDEX turns_order ON turns (uid, session, first)",
     "CREATE INDEX heads_expiry ON heads (expires_at)",
     "CREATE INDEX heads_order ON heads (uid, updated_at)",
     "CREATE INDEX controls_expiry ON controls (expires_at)",
+    "CREATE INDEX privates_expiry ON privates (expires_at)",
+    "CREATE INDEX leases_sweep ON leases (sweep_at) WHERE sweep_at IS NOT NULL",
 )
 
 Row = Sequence[Any]
@@ -106,28 +111,36 @@ def _head_of(row: Row) -> Head:
 
 
 def _lease_row(lease: Lease) -> Row:
-    return (lease.epoch, lease.owner, lease.turn, lease.attempts, lease.expires_at, lease.commit)
+    return (lease.epoch, lease.owner, lease.turn, lease.attempts, lease.expires_at, lease.commit, lease.sweep_at)
 
 
 def _lease_of(row: Row) -> Lease:
-    version, epoch, owner, turn, attempts, expires_at, commit = row
-    return Lease(epoch, owner, turn, attempts, expires_at, commit, version)
+    version, epoch, owner, turn, attempts, expires_at, commit, sweep_at = row
+    return Lease(epoch, owner, turn, attempts, expires_at, commit, version, sweep_at=sweep_at)
 
 
 def _control_row(control: Control) -> Row:
-    return (_dump(dict(control.cancels)), control.expires_at)
+    return (_dump(dict(control.cancels)), _dump(dict(control.decisions)), control.expires_at)
 
 
 def _control_of(row: Row) -> Control:
-    version, cancels, expires_at = row
-    return Control({turn: Cancel(*cancel) for turn, cancel in json.loads(cancels).items()}, expires_at, version)
+    version, cancels, decisions, expires_at = row
+    return Control(
+        {turn: Cancel(*cancel) for turn, cancel in json.loads(cancels).items()},
+        expires_at,
+        version,
+        decisions={
+            turn: {request: Decision(*decision) for request, decision in requests.items()}
+            for turn, requests in json.loads(decisions).items()
+        },
+    )
 
 
 HEADS: Final = Table(
     "heads", "epoch, seq, turn, status, created_at, updated_at, expires_at, deleted", _head_row, _head_of
 )
-LEASES: Final = Table("leases", 'epoch, owner, turn, attempts, expires_at, "commit"', _lease_row, _lease_of)
-CONTROLS: Final = Table("controls", "cancels, expires_at", _control_row, _control_of)
+LEASES: Final = Table("leases", 'epoch, owner, turn, attempts, expires_at, "commit", sweep_at', _lease_row, _lease_of)
+CONTROLS: Final = Table("controls", "cancels, decisions, expires_at", _control_row, _control_of)
 
 
 def _qualified(table: Table[Any]) -> str:
@@ -164,7 +177,7 @@ BEYOND: Final = """
 
 
 def standing_of(row: Row) -> Standing:
-    head, lease, control, last = row[:9], row[9:16], row[16:19], row[19]
+    head, lease, control, last = row[:9], row[9:17], row[17:21], row[21]
     return Standing(
         HEADS.of(head) if head[0] is not None else None,
         LEASES.of(lease) if lease[0] is not None else None,

@@ -13,7 +13,7 @@ from typing import Any, Final
 from aiosqlite import Connection
 
 from legato.errors import Conflict, LeaseLost
-from legato.journal import Commit, Head, Lease, Segment, SessionKey, Standing
+from legato.journal import Commit, Head, Lease, Private, Segment, SessionKey, Standing
 from legato.journal import sqlite_rows as rows
 from legato.journal.sqlite_rows import CONTROLS, HEADS, LEASES, Document, Table
 
@@ -42,11 +42,12 @@ async def renew(db: Connection, key: SessionKey, lease: Lease) -> Lease:
     stored = await _stored(db, LEASES, key)
     if stored is None or stored.epoch != lease.epoch:
         raise LeaseLost(f"session {key.session}: epoch {lease.epoch} is over")
-    if stored == lease:
-        return stored
-    if stored.version != lease.version:
+    renewed = replace(lease, sweep_at=stored.sweep_at)
+    if stored != renewed and stored.version != lease.version:
         raise Conflict(f"session {key.session}: the lease has changed since it was read")
-    return await _put(db, LEASES, key, lease)
+    if stored != renewed:
+        stored = await _put(db, LEASES, key, renewed)
+    return replace(lease, version=stored.version)
 
 
 async def commit(db: Connection, key: SessionKey, commit: Commit) -> Commit:
@@ -59,6 +60,8 @@ async def commit(db: Connection, key: SessionKey, commit: Commit) -> Commit:
         raise Conflict(f"session {key.session}: its next position is taken")
     _unchanged(key, commit, standing)
     await _write_turn(db, key, commit)
+    for private in commit.private:
+        await _write_private(db, key, private)
     if commit.segment:
         await db.execute_fetchall(_INSERT_SEGMENT, rows.segment_row(key, commit.segment))
     return replace(
@@ -88,6 +91,14 @@ async def _write_turn(db: Connection, key: SessionKey, commit: Commit) -> None:
     await db.execute_fetchall(_REPLACE_TURN, rows.turn_row(key, commit.turn))
 
 
+async def _write_private(db: Connection, key: SessionKey, private: Private) -> None:
+    turn, name, text, expires_at = private
+    if text is None:
+        await db.execute_fetchall(f"DELETE FROM privates {_WHERE} AND turn = ? AND name = ?", (*key, turn, name))
+    else:
+        await db.execute_fetchall(_REPLACE_PRIVATE, (*key, turn, name, text, expires_at))
+
+
 def _repeated(commit: Commit, standing: Standing) -> Commit:
     """The answer to a commit that was stored before. What was changed since gets a version that fits nothing."""
     return replace(
@@ -108,7 +119,8 @@ async def purge_session(db: Connection, key: SessionKey, tombstone: Head) -> Non
     await db.execute_fetchall(f"DELETE FROM segments {_WHERE} AND epoch < ?", (*key, tombstone.epoch))
     await db.execute_fetchall(f"DELETE FROM turns {_WHERE} AND first <= ?", (*key, tombstone.seq))
     await db.execute_fetchall(f"DELETE FROM leases {_WHERE} AND epoch <= ?", (*key, tombstone.epoch))
-    await db.execute_fetchall(f"DELETE FROM controls {_WHERE} AND cancels = '{{}}'", key)
+    await db.execute_fetchall(f"DELETE FROM controls {_WHERE} AND cancels = '{{}}' AND decisions = '{{}}'", key)
+    await db.execute_fetchall(f"DELETE FROM privates {_WHERE} AND after_head < ?", (*key, tombstone.version))
 
 
 async def purge_expired(db: Connection, now: int) -> bool:
@@ -158,6 +170,10 @@ _NONCE: Final = f'SELECT "commit" FROM segments {_WHERE} AND first = ?'
 _FIND_TURN: Final = f"SELECT 1 FROM turns {_WHERE} AND turn = ?"
 _TURN_MARKS: Final = ", ".join("?" for _ in f"uid, session, {rows.TURN}".split(","))
 _REPLACE_TURN: Final = f"INSERT OR REPLACE INTO turns (uid, session, {rows.TURN}) VALUES ({_TURN_MARKS})"
+_REPLACE_PRIVATE: Final = """
+    INSERT OR REPLACE INTO privates (uid, session, turn, name, text, expires_at, after_head)
+    VALUES (?, ?, ?, ?, ?, ?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'heads'), 0))"""
+"""`after_head`, the newest version of any head at that moment, tells what was written before a tombstone."""
 _PURGES: Final = (
     """DELETE FROM leases WHERE version IN (SELECT l.version FROM heads h JOIN leases l
         ON l.uid = h.uid AND l.session = h.session WHERE h.expires_at <= ? LIMIT ?)""",
@@ -167,4 +183,5 @@ _PURGES: Final = (
         SELECT 1 FROM heads h WHERE h.uid = s.uid AND h.session = s.session AND h.seq < s.last) LIMIT ?)""",
     "DELETE FROM turns WHERE rowid IN (SELECT rowid FROM turns WHERE expires_at <= ? LIMIT ?)",
     "DELETE FROM controls WHERE version IN (SELECT version FROM controls WHERE expires_at <= ? LIMIT ?)",
+    "DELETE FROM privates WHERE rowid IN (SELECT rowid FROM privates WHERE expires_at <= ? LIMIT ?)",
 )
