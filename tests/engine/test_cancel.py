@@ -13,7 +13,7 @@ from engine.rig import KEY, PATIENCE, Instance, Puppet, Rig, ends, eventually, t
 from legato import Agent, tool
 from legato.agents import AgentFunction, Call, Turn
 from legato.errors import JournalRejected
-from legato.journal import Control, SessionKey
+from legato.journal import Commit, Control, Decision, SessionKey
 from legato.models import ModelEvent, ModelRequest, TextChunk
 from legato.tools import Tool, ToolContext
 
@@ -193,6 +193,16 @@ async def test_a_cancel_waits_for_its_turn_while_others_run(rig: Rig) -> None:
     control = await instance.journal.control(KEY)
     assert control
     assert set(control.cancels) == {"t2"}
+
+
+async def test_a_cancel_leaves_the_decisions_as_they_are(rig: Rig) -> None:
+    instance = rig.instance(saying)
+    decided = Control({}, 1 << 50, decisions={"t1": {"r1": Decision(True, "ann", None, 1)}})
+    await instance.journal.commit(KEY, Commit(control=decided))
+    await cancel(instance)
+    control = await instance.journal.control(KEY)
+    assert control
+    assert (set(control.cancels), control.decisions) == ({"t1"}, decided.decisions)
 
 
 async def saying(turn: Turn) -> None:

@@ -9,6 +9,7 @@ import pytest
 from engine.rig import KEY, PATIENCE, Gate, Instance, Puppet, Rig, eventually, nth, types
 from legato.agents import Turn
 from legato.errors import JournalUnavailable, NotFound
+from legato.journal import Commit, Control, Decision
 
 
 async def saying(turn: Turn) -> None:
@@ -141,3 +142,12 @@ async def test_a_deletion_that_was_cut_short_is_finished_by_the_next_one(
     with pytest.raises(NotFound):
         await instance.gateway.delete(KEY)
     assert await instance.stored() == []
+
+
+async def test_a_deletion_withdraws_the_decisions_asked_before(rig: Rig) -> None:
+    instance = rig.instance(saying)
+    await instance.play()
+    decided = Control({}, 1 << 50, decisions={"t1": {"r1": Decision(True, "ann", None, 1)}})
+    await instance.journal.commit(KEY, Commit(control=decided))
+    await instance.gateway.delete(KEY)
+    assert await instance.journal.control(KEY) is None
