@@ -71,6 +71,14 @@ async def transfer(amount: int, seconds: Seconds = 0, *, key: str) -> Entry:
     return entry
 
 
+@tool(approval=lambda arguments: f"Wire {arguments.get('amount')}?")
+async def wire(amount: int, *, key: str) -> Entry:
+    """Wires an amount once, when a person has approved it. Nobody can tell afterwards whether it was done."""
+    entry = Entry(key=key, amount=amount)
+    _enter(entry)
+    return entry
+
+
 @tool(effect="read")
 def big(bytes: Annotated[int, Field(ge=0, le=64 * 1024 * 1024)]) -> str:  # noqa: A002 - the contract names it so
     """Gives back that many bytes."""
@@ -79,7 +87,7 @@ def big(bytes: Annotated[int, Field(ge=0, le=64 * 1024 * 1024)]) -> str:  # noqa
 
 agent = Agent(
     model=ScriptedModel(),
-    tools=[lookup, slow, transfer, big],
+    tools=[lookup, slow, transfer, wire, big],
     instructions="Follow the script in the user's input.",
     max_steps=1000,
     name="demo",

@@ -56,11 +56,14 @@ class ToolFailed(LegatoError):
 
 
 class ModelFailed(LegatoError):
-    """The model broke off or answered with an error; the turn fails with this code."""
+    """The model broke off or answered with an error; the turn fails with this code.
 
-    def __init__(self, code: str, message: str, *, retryable: bool = False) -> None:
+    Where `retryable`, its step is tried again first, after `retry_after` seconds if the model names them.
+    """
+
+    def __init__(self, code: str, message: str, *, retryable: bool = False, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.code, self.retryable = code, retryable
+        self.code, self.retryable, self.retry_after = code, retryable, retry_after
 
 
 class SettingsError(LegatoError):
@@ -116,6 +119,12 @@ class SessionBusy(LegatoError):
     def __init__(self, turn: str) -> None:
         super().__init__(f"turn {turn} is still active in this session; wait for its end or cancel it")
         self.turn = turn
+
+
+class AlreadyDecided(LegatoError):
+    """The question was decided before, another way, or is not open any more."""
+
+    code = "already_decided"
 
 
 class TooLarge(LegatoError):

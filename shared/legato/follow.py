@@ -87,7 +87,7 @@ class Reader:
         if feed.closed is None:
             return None
         self.feed = None
-        return Batch(over=True, reason="lease") if feed.closed == "lease" else None
+        return None if feed.closed == "ended" else Batch(over=True, reason=feed.closed)
 
     async def stored(self, patience: float) -> Batch | None:
         """What the journal has behind the cursor; None when there was nothing for `patience` seconds or less.
@@ -106,6 +106,8 @@ class Reader:
         fresh = self._wanted(record for record in fresh if record.seq > self.cursor.seq)
         if fresh:
             over = fresh[-1].turn == self.turn and fresh[-1].type in TERMINAL
+            if fresh[-1].type == "turn.suspended":
+                self._check_at = 0
             return self._moved([sse.frame(record) for record in fresh], fresh[-1].cursor, over)
         if segments and segments[-1].last > self.cursor.seq:
             return await self._snapshot()
@@ -183,8 +185,10 @@ class Reader:
         self._check_at = now + IDLE_CHECK_MS
         if standing.head is None or standing.head.deleted:
             return Batch(over=True)
-        if self._engine.orphaned(standing):
+        if self._engine.needs_owner(standing):
             await self._engine.take_over(self._key)
+        elif standing.head.turn and standing.head.turn.status == "waiting" and standing.seq <= self.cursor.seq:
+            return Batch(over=True, reason="suspended")
         elif standing.lease and standing.owned(now):
             self._check_at = standing.lease.expires_at
         if standing.seq > self.cursor.seq:

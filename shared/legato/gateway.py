@@ -1,4 +1,4 @@
-"""What a request can ask for, whatever the framework that carries it: start, follow, look, cancel, delete.
+"""What a request can ask for, whatever the framework that carries it: start, follow, look, cancel, decide, delete.
 
 Rules of this file:
 - A principal sees only what is below its own uid; everything else is simply not there.
@@ -8,22 +8,34 @@ Rules of this file:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import to_json
 
+from legato.engine.endings import answered
 from legato.engine.fences import tombstone
+from legato.engine.recovery import recover
 from legato.engine.run import Engine, Started, StartTurn
 from legato.engine.runtime import Runtime, answer
 from legato.engine.view import view
-from legato.errors import Conflict, InputTooLarge, NotFound, TurnGone
+from legato.errors import AlreadyDecided, Conflict, InputTooLarge, NotFound, TurnGone
 from legato.events import Cursor
 from legato.follow import Reader, Stream, poll
-from legato.journal import Cancel, Place, SessionKey, TurnRecord
+from legato.journal import Cancel, Decision, Place, SessionKey, Standing, TurnRecord
 from legato.turn import ENDED, snapshot
 
 NONSENSE = Cursor(0, 0)
 """Stands for a cursor that cannot be read: it is answered with a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision that counts. `again`: it had been made before; `waited_at`: the seq at which its turn waited."""
+
+    record: TurnRecord
+    again: bool
+    waited_at: int | None
 
 
 class Gateway:
@@ -90,9 +102,53 @@ class Gateway:
             return True
         await self._engine.cancel(key, turn, reason, by)
         standing = await answer(self._runtime.journal.standing, key)
-        if self._engine.orphaned(standing):
+        if self._engine.needs_owner(standing):
             self._engine.adopt(key)
         return False
+
+    async def decide(self, key: SessionKey, turn: str, request: str, approved: bool, note: str | None) -> Decided:
+        """Answers a turn's question; the first answer counts. The turn is resumed here if it waited for it.
+
+        Raises NotFound, TurnGone, AlreadyDecided.
+        """
+        now = self._runtime.clock()
+        record = await self._record(key, turn)
+        standing = await answer(self._runtime.journal.standing, key)
+        made = await self._made(key, record, standing, request, now)
+        again = made is not None
+        if made is None:
+            decision = Decision(approved, key.uid, note, now)
+            made = await self._engine.decide(key, turn, request, decision)
+            again = made != decision
+        if made.approved != approved:
+            raise AlreadyDecided(f"question {request!r} was {'approved' if made.approved else 'denied'} by {made.by}")
+        await self._engine.take_over(key)
+        waited = standing.head and standing.head.turn and standing.head.turn.status == "waiting"
+        return Decided(record, again, standing.seq if waited else None)
+
+    async def _made(
+        self, key: SessionKey, record: TurnRecord, standing: Standing, request: str, now: int
+    ) -> Decision | None:
+        """The decision that was made; None while the question is open. Raises NotFound, AlreadyDecided."""
+        if made := answered(standing.control, record.turn).get(request):
+            return made
+        if record.status in ENDED:
+            raise AlreadyDecided(f"turn {record.turn!r} has ended; it asks nothing any more")
+        state = (await answer(recover, self._runtime, key, record, standing.seq)).state
+        asked = next((approval for approval in state.approvals if approval.request == request), None)
+        if asked is None:
+            raise NotFound(f"turn {record.turn!r} has asked no question {request!r}")
+        if asked.approved is not None:
+            return Decision(asked.approved, asked.by or "", asked.note, now)
+        if asked.expires_at <= now:
+            raise AlreadyDecided(f"question {request!r} has expired")
+        return None
+
+    def follow_decided(self, key: SessionKey, decided: Decided, cursor: Cursor | None) -> Stream:
+        """The stream of the turn that was decided on: behind `cursor`, else from its resumption on."""
+        if cursor is None and decided.waited_at is not None:
+            return self._stream(key, self._reader(key, Cursor(0, decided.waited_at), decided.record.turn, exact=True))
+        return self._stream(key, self._reader(key, cursor, decided.record.turn))
 
     async def delete(self, key: SessionKey) -> None:
         """Fences the session, stops what runs in it and deletes all of it; its head stays as a tombstone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError
@@ -78,6 +78,9 @@ class Settings(BaseSettings):
     retention: Seconds = 30 * 86400
     deadline: Seconds = 3300
     control_poll: Seconds = 2
+    approval: Annotated[float, Field(gt=0, le=14 * 86400)] = 86400
+    model_retries: Annotated[int, Field(ge=0, le=10)] = 2
+    partial: Literal["keep", "discard"] = "keep"
 
     input_bytes: Annotated[int, Field(gt=0, le=256 * 1024)] = 256 * 1024
     text_bytes: Annotated[int, Field(gt=0, le=512 * 1024)] = 512 * 1024

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
+import logging
 import math
 import re
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, get_args, overload
 
@@ -19,24 +21,34 @@ from legato.signature import BadArguments, BadResult, Signature
 from legato.text import brief
 from legato.threads import Threads
 
+log = logging.getLogger("legato.tools")
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _THREADS: Final = Threads(40, "legato-tool")
 
 Reconcile = Callable[[str], Any]
+Approval = str | Callable[[dict[str, Any]], str | None] | None
 Report = Callable[[str | None, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a call ended: `content` when `ok`, else `error`."""
+    """How a call ended: `content` when `ok`, else `error`. `unfinished`: it was given up, and may still be at work."""
 
     ok: bool
     content: JsonValue = None
     error: ErrorInfo | None = None
+    unfinished: bool = False
 
     @classmethod
     def failed(cls, code: str, message: str) -> Outcome:
         return cls(False, error=ErrorInfo(code=brief(str(code)), message=brief(str(message))))
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What `reconcile` told of a call in doubt: its outcome, None when it had no effect."""
+
+    outcome: Outcome | None
 
 
 class ToolContext:
@@ -94,6 +106,7 @@ class Tool:
     function: Callable[..., Any] = field(repr=False)
     signature: Signature = field(repr=False)
     reconcile: Reconcile | None = field(repr=False, default=None)
+    approval: Approval = field(repr=False, default=None)
 
     @property
     def parameters(self) -> dict[str, JsonValue]:
@@ -132,6 +145,26 @@ class Tool:
         finally:
             context.close()
 
+    def asks(self, arguments: JsonValue) -> str | None:
+        """What a person is asked before a call with these arguments; None where nobody needs to be."""
+        if callable(self.approval):
+            return self.approval(arguments if isinstance(arguments, dict) else {})
+        return self.approval
+
+    async def reconciled(self, key: str, result_bytes: int) -> Reconciled | None:
+        """What the tool's own `reconcile` tells of the call with this key; None when it cannot tell."""
+        assert self.reconcile
+        try:
+            async with asyncio.timeout(self.timeout):
+                told = await _called(self.reconcile, key)
+        except Exception as error:
+            log.warning("tool %s: reconcile(%r) failed: %s: %s", self.name, key, type(error).__name__, error)
+            return None
+        if told is None:
+            return Reconciled(None)
+        outcome = self._judge(result_bytes, told)
+        return Reconciled(outcome) if outcome.ok else None
+
     def _judge(self, result_bytes: int, value: object) -> Outcome:
         try:
             content, size = self.signature.content(value)
@@ -155,7 +188,8 @@ class Tool:
         if task.done() and not task.cancelled() and (task.result().ok or not stopped):
             return task.result()
         if stopped:
-            return Outcome.failed("timeout", f"no result within {self.timeout:g} s")
+            timeout = Outcome.failed("timeout", f"no result within {self.timeout:g} s")
+            return replace(timeout, unfinished=not task.done())
         return Outcome.failed("tool_failed", "CancelledError: the tool cancelled itself")
 
     async def _in_thread(self, attempt: Callable[[], Outcome], context: ToolContext, threads: Threads) -> Outcome:
@@ -171,7 +205,15 @@ class Tool:
             return Outcome.failed("busy", f"no thread came free within {self.timeout:g} s; the tool was not started")
         if future.done():
             return future.result()
-        return Outcome.failed("timeout", f"no result within {self.timeout:g} s; its thread may still be at work")
+        timeout = Outcome.failed("timeout", f"no result within {self.timeout:g} s; its thread may still be at work")
+        return replace(timeout, unfinished=True)
+
+
+async def _called(function: Callable[[str], Any], key: str) -> object:
+    """Calls it in a thread when it is a plain function."""
+    if inspect.iscoroutinefunction(function):
+        return await function(key)
+    return await asyncio.wrap_future(_THREADS.submit(partial(function, key)))
 
 
 async def _attempt(body: Callable[[], Any], judge: Callable[[object], Outcome]) -> Outcome:
@@ -205,7 +247,12 @@ def _failure(error: BaseException) -> Outcome:
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
 def tool(
-    *, effect: Effect = ..., name: str | None = ..., timeout: float = ..., reconcile: Reconcile | None = ...
+    *,
+    effect: Effect = ...,
+    name: str | None = ...,
+    timeout: float = ...,
+    reconcile: Reconcile | None = ...,
+    approval: Approval = ...,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -215,6 +262,7 @@ def tool(
     name: str | None = None,
     timeout: float = 30,
     reconcile: Reconcile | None = None,
+    approval: Approval = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Makes a tool of a function, sync or async. Its docstring tells the model what it does.
 
@@ -222,27 +270,33 @@ def tool(
     `key: str`, the idempotency key of the call, and `turn: ToolContext`. What it returns is checked against its return
     annotation; without one, any JSON will do. `timeout` is in seconds. `effect` says what a crash may do: `read` and
     `idempotent` may run again with the same key, `once` never. `reconcile(key)` tells what became of a `once` call that
-    is in doubt: its result, or None when it had no effect. Raises TypeError for what can never work.
+    is in doubt: its result, or None when it had no effect. `approval` is what a person is asked before it runs, or a
+    function of the arguments that gives that, None where nobody needs to be. Raises TypeError for what can never work.
     """
-    if function is None:
-        return partial(_make, effect=effect, name=name, timeout=timeout, reconcile=reconcile)
-    return _make(function, effect=effect, name=name, timeout=timeout, reconcile=reconcile)
+    make = partial(_make, effect=effect, name=name, timeout=timeout, reconcile=reconcile, approval=approval)
+    return make if function is None else make(function)
 
 
 def _make(
-    function: Callable[..., Any], *, effect: Effect, name: str | None, timeout: float, reconcile: Reconcile | None
+    function: Callable[..., Any],
+    *,
+    effect: Effect,
+    name: str | None,
+    timeout: float,
+    reconcile: Reconcile | None,
+    approval: Approval,
 ) -> Tool:
     if isinstance(function, type | Tool) or not callable(function):
         raise TypeError(f"tool: expected a function, got {function!r}")
     called = name if name is not None else getattr(function, "__name__", "")
-    problem = _problem(called, effect, timeout, reconcile)
+    problem = _problem(called, effect, timeout, reconcile, approval)
     if problem:
         raise TypeError(f"tool {called!r}: {problem}")
     description = (function.__doc__ or "").strip()
-    return Tool(called, description, effect, timeout, function, Signature.of(function, called), reconcile)
+    return Tool(called, description, effect, timeout, function, Signature.of(function, called), reconcile, approval)
 
 
-def _problem(name: object, effect: object, timeout: object, reconcile: object) -> str | None:
+def _problem(name: object, effect: object, timeout: object, reconcile: object, approval: object) -> str | None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return "a name has 1 to 64 of A-Z a-z 0-9 _ - and starts with a letter; give one with name=..."
     if effect not in get_args(Effect):
@@ -251,4 +305,6 @@ def _problem(name: object, effect: object, timeout: object, reconcile: object) -
         return f"timeout is {timeout!r}, expected seconds above 0"
     if reconcile is not None and (not callable(reconcile) or effect != "once"):
         return "reconcile is a function of the key, and only a tool with effect='once' has one"
+    if not (approval is None or callable(approval) or (isinstance(approval, str) and approval)):
+        return f"approval is {approval!r}, expected what a person is asked, or a function of the arguments giving it"
     return None

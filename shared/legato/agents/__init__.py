@@ -4,28 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from pydantic import JsonValue
 
 from legato.events import Usage
 from legato.tools import Outcome, Tool
-
-T = TypeVar("T")
+from legato.turn import ToolState
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call to be made. `tool` is None when the model asked for a name that the agent has no tool of."""
+    """A call to be made. `tool` is None when the model asked for a name that the agent has no tool of; a call with a
+    `problem` is settled as `bad_arguments`."""
 
     tool: Tool | None
     name: str
     arguments: JsonValue
+    problem: str | None = None
+
+
+class PastTurn(NamedTuple):
+    """A completed turn: what the model is told of the past. Tool records stand apart from the text."""
+
+    input: JsonValue
+    output: str
+    tools: Sequence[ToolState]
 
 
 class Turn(Protocol):
     """One turn as its agent sees it. What `text` and `reasoning` were given counts at once; awaiting them waits, in
-    addition, while the journal is behind."""
+    addition, while the journal is behind.
+
+    When the instance is lost, another one enters the agent again, with what is recorded: finished steps and calls
+    return at once, and what is said ahead of the last of them is not said again.
+    """
 
     @property
     def id(self) -> str: ...
@@ -55,8 +68,21 @@ class Turn(Protocol):
         Calls still running when their agent ends are torn down, a `once` tool is let finish first; after that nothing
         starts (Refused, `agent_ended`)."""
 
-    async def step(self, name: str, work: Callable[[], Awaitable[T]], /) -> T:
-        """Does a named piece of work; what it says is durable before this returns. Raises Refused inside a step."""
+    async def step(self, name: str, work: Callable[[], Awaitable[JsonValue]], /) -> JsonValue:
+        """Does a named piece of work once: its result, as JSON, and what it says are durable before this returns.
+
+        It is told from others by its name and occurrence. Where the work raises a retryable ModelFailed it is done
+        again. Raises Refused inside a step, for a result that is not JSON, and (`agent_diverged`) for a step that an
+        agent entered again did not ask for before.
+        """
+
+    async def exchange(
+        self, name: str, work: Callable[[], Awaitable[JsonValue]], calls: Callable[[JsonValue], Sequence[Call]], /
+    ) -> tuple[JsonValue, list[Outcome]]:
+        """A step and the tool calls that its result asks for: recorded together, before any of them starts."""
+
+    async def history(self, limit: int, /) -> Sequence[PastTurn]:
+        """The newest `limit` turns of the session that completed before this one, oldest first."""
 
     def finish(self, usage: Usage, finish_reason: str) -> None:
         """Sets what `turn.completed` will carry; the turn ends when its agent returns."""

@@ -6,10 +6,15 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count, groupby
+from typing import Final
 
-from legato.agents import Call, Turn
+from pydantic import JsonValue, TypeAdapter
+from pydantic_core import to_json
+
+from legato.agents import Call, PastTurn, Turn
 from legato.errors import ModelFailed, Refused
 from legato.events import ID_PATTERN
 from legato.models import (
@@ -27,19 +32,28 @@ from legato.models import (
     ToolSpec,
     UserMessage,
 )
-from legato.text import clean
-from legato.tools import Tool
+from legato.text import clean, clean_json
+from legato.tools import Outcome, Tool
+from legato.turn import ToolState
 
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
+    """A model call's whole answer, as it is recorded."""
+
     message: AssistantMessage
     finished: Finished
 
 
+_REPLY: Final = TypeAdapter(_Reply)
+CALLS_BYTES: Final = 1024 * 1024
+"""What the arguments of one answer's calls may be together: they are stored twice, in the answer and in its calls."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Agent:
-    """A model, the tools it may call and what it is told. `max_steps` is how many model calls one turn may take.
+    """A model, the tools it may call and what it is told. `max_steps` is how many model calls one turn may take,
+    `history` how many completed turns before this one the model is told of.
 
     Raises TypeError when a tool is none, or two have the same name.
     """
@@ -48,6 +62,7 @@ class Agent:
     tools: Sequence[Tool] = ()
     instructions: str = ""
     max_steps: int = 32
+    history: int = 20
     name: str = "agent"
 
     def __post_init__(self) -> None:
@@ -55,6 +70,8 @@ class Agent:
             raise TypeError(f"Agent: name is {self.name!r}, expected {ID_PATTERN}")
         if self.max_steps < 1:
             raise TypeError(f"Agent {self.name!r}: max_steps is {self.max_steps}, expected 1 or more")
+        if self.history < 0:
+            raise TypeError(f"Agent {self.name!r}: history is {self.history}, expected 0 or more")
         for tool in self.tools:
             if not isinstance(tool, Tool):
                 raise TypeError(f"Agent {self.name!r}: {tool!r} is no tool; decorate it with @tool")
@@ -64,19 +81,31 @@ class Agent:
 
     async def __call__(self, turn: Turn) -> None:
         """Runs one turn. Raises ModelFailed, and Refused (`too_many_steps`) when the model never comes to an end."""
-        messages: tuple[Message, ...] = (UserMessage(turn.input),)
+        messages = (*told(await turn.history(self.history)), UserMessage(turn.input))
         usage: Counter[str] = Counter()
         for step in count(1):
-            reply = await self._ask(turn, messages)
+            reply, outcomes = await self._ask(turn, messages, last=step == self.max_steps)
             usage.update(reply.finished.usage or {})
             if not reply.message.calls:
                 turn.finish(dict(usage), reply.finished.finish_reason)
                 break
-            if step == self.max_steps:
-                raise Refused("too_many_steps", f"after {step} model calls the model still asks for tools (max_steps)")
-            messages += (reply.message, await self._answers(turn, reply.message.calls))
+            messages += (reply.message, ToolMessage(tuple(map(Answer, reply.message.calls, outcomes))))
 
-    async def _ask(self, turn: Turn, messages: tuple[Message, ...]) -> _Reply:
+    async def _ask(self, turn: Turn, messages: tuple[Message, ...], last: bool) -> tuple[_Reply, list[Outcome]]:
+        tools = {tool.name: tool for tool in self.tools}
+
+        def wanted(result: JsonValue) -> list[Call]:
+            calls = _REPLY.validate_python(result).message.calls
+            if calls and last:
+                text = f"after {self.max_steps} model calls the model still asks for tools (max_steps)"
+                raise Refused("too_many_steps", text)
+            return [Call(tools.get(call.name), call.name, call.arguments, call.problem) for call in calls]
+
+        result, outcomes = await turn.exchange("model", partial(self._stream, turn, messages), wanted)
+        return _REPLY.validate_python(result), outcomes
+
+    async def _stream(self, turn: Turn, messages: tuple[Message, ...]) -> JsonValue:
+        """One model call: says what it says, gives the whole answer."""
         specs = tuple(ToolSpec(tool.name, tool.description, tool.parameters) for tool in self.tools)
         text: list[str] = []
         calls: list[CallRequested] = []
@@ -89,16 +118,42 @@ class Agent:
                     case ReasoningChunk(chunk):
                         await turn.reasoning(chunk)
                     case CallRequested():
-                        calls.append(event)
+                        calls.append(_keepable(event, calls))
                     case Finished():
-                        return _Reply(AssistantMessage(clean("".join(text)), tuple(calls), event.vendor), event)
+                        message = AssistantMessage(clean("".join(text)), tuple(calls), event.vendor)
+                        reply: JsonValue = _REPLY.dump_python(_Reply(message, event))
+                        return reply
         raise ModelFailed("model_broken_off", "the model's stream ended before its answer was whole", retryable=True)
 
-    async def _answers(self, turn: Turn, calls: tuple[CallRequested, ...]) -> ToolMessage:
-        tools = {tool.name: tool for tool in self.tools}
-        wanted = [Call(tools.get(call.name), call.name, call.arguments) for call in calls]
-        outcomes = await turn.calls(wanted)
-        return ToolMessage(tuple(map(Answer, calls, outcomes)))
+
+def _keepable(call: CallRequested, before: Sequence[CallRequested]) -> CallRequested:
+    """The call as it can be recorded with those before it: arguments that no journal holds are left out, and why."""
+    try:
+        arguments = clean_json(call.arguments)
+    except ValueError as wrong:
+        return replace(call, arguments=None, problem=str(wrong))
+    size = sum(len(to_json(each.arguments)) for each in before) + len(to_json(arguments))
+    if size > CALLS_BYTES:
+        problem = f"with these arguments the answer's calls are {size} bytes of JSON, at most {CALLS_BYTES} fit"
+        return replace(call, arguments=None, problem=problem)
+    return replace(call, arguments=arguments)
+
+
+def told(history: Sequence[PastTurn]) -> tuple[Message, ...]:
+    """The past as a model is told of it: of each turn the input, what its tools gave, and the answer."""
+    messages: list[Message] = []
+    for past in history:
+        messages.append(UserMessage(past.input))
+        for _, tools in groupby(past.tools, key=lambda tool: tool.step):
+            messages += _asked_and_answered(list(tools))
+        messages.append(AssistantMessage(past.output))
+    return tuple(messages)
+
+
+def _asked_and_answered(tools: Sequence[ToolState]) -> tuple[Message, Message]:
+    calls = tuple(CallRequested(tool.name, tool.arguments) for tool in tools)
+    outcomes = (Outcome(tool.status == "ok", tool.content, tool.error) for tool in tools)
+    return AssistantMessage("", calls), ToolMessage(tuple(map(Answer, calls, outcomes)))
 
 
 @asynccontextmanager

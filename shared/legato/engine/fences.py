@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from legato.engine.past import Doubt
 from legato.engine.runtime import Runtime
-from legato.events import Event, Payload, TurnFailed, TurnInterrupted
+from legato.events import Event, Payload, TurnInterrupted
 from legato.journal import ActiveTurn, Cancel, Commit, Control, Head, Lease, Segment, Standing
-
-EXPIRY_MARGIN_MS = 3_600_000
-"""A turn left for the TTL less this is not gone on with: its events might expire meanwhile."""
-
 
 CANCELS = 64
 """How many turns' cancels a session holds at once; most are of turns that never begin."""
@@ -32,7 +29,8 @@ def fence(runtime: Runtime, standing: Standing, payload: Payload, turn: str, att
         version=old.version if old else None,
     )
     version = standing.lease.version if standing.lease else None
-    lease = Lease(epoch, runtime.instance, turn, attempts, now + runtime.lease_ms, nonce, version)
+    runs_out = now + runtime.lease_ms
+    lease = Lease(epoch, runtime.instance, turn, attempts, runs_out, nonce, sweep_at=runs_out, version=version)
     return Commit(segment=Segment.of([record], nonce, now + runtime.ttl_ms), head=head, lease=lease)
 
 
@@ -51,18 +49,39 @@ def tombstone(runtime: Runtime, standing: Standing, head: Head) -> Commit:
     assert ended.head
     assert ended.lease
     buried = replace(ended.head, seq=ended.segment.last, turn=None, deleted=True)
-    return replace(ended, head=buried, lease=replace(ended.lease, expires_at=0), control=control)
+    return replace(ended, head=buried, lease=replace(ended.lease, expires_at=0, sweep_at=None), control=control)
 
 
-def last_word(runtime: Runtime, standing: Standing, turn: str) -> Payload:
-    """How a turn ends whose owner is gone: as its cancel asked, or as lost."""
-    cancel = cancel_of(standing.control, turn)
-    if cancel:
-        return TurnInterrupted(reason=cancel.reason, by=cancel.by)
-    ran_out = standing.lease.expires_at if standing.lease else 0
-    if ran_out and runtime.clock() > ran_out + runtime.ttl_ms - EXPIRY_MARGIN_MS:
-        return TurnFailed(code="expired", message="the turn was left for longer than its events are kept")
-    return TurnFailed(code="owner_lost", message="the instance that ran this turn is gone", retryable=True)
+def documents_of(committed: Commit, control: Control | None) -> Standing:
+    """What stands since the Commit of a fence, which leaves `control` as it was unless it writes it."""
+    assert committed.segment
+    return Standing(committed.head, committed.lease, committed.control or control, committed.segment.last)
+
+
+def why_resumed(standing: Standing, turn: str, now: int) -> str | None:
+    """Why a turn without a live lease is resumed; None: nobody asks for it, or its owner let go of it."""
+    if cancel_of(standing.control, turn):
+        return "cancel"
+    lease = standing.lease
+    if standing.head and standing.head.turn and standing.head.turn.status == "streaming":
+        return "lease_expired" if lease is None or lease.expires_at else None
+    if standing.control and standing.control.decisions.get(turn):
+        return "decision"
+    return "expiry" if lease and lease.sweep_at is not None and lease.sweep_at <= now else None
+
+
+def lost_owners(standing: Standing) -> int:
+    """How many owners of the turn were lost: a lease that ran out, not one that was let go."""
+    lease = standing.lease
+    if lease is None:
+        return 1
+    return lease.attempts + bool(lease.expires_at)
+
+
+def doubt_of(standing: Standing) -> Doubt | None:
+    """Whether a `once` tool may have been at work when the last owner was lost, and until when one could be begun."""
+    ran_out = standing.lease.expires_at if standing.lease else standing.head.updated_at if standing.head else 0
+    return Doubt(ran_out) if ran_out else None
 
 
 def cancel_of(control: Control | None, turn: str) -> Cancel | None:
@@ -73,8 +92,9 @@ def newest(cancels: Mapping[str, Cancel], count: int) -> dict[str, Cancel]:
     return dict(sorted(cancels.items(), key=lambda entry: entry[1].at)[-count:])
 
 
-def open_cancels(runtime: Runtime, standing: Standing, control: Control) -> dict[str, Cancel]:
-    """Without that of the turn before, which has ended, and those whose turn did not begin within the TTL."""
+def still_asked(runtime: Runtime, standing: Standing, control: Control) -> Control:
+    """Without what was asked of the turn before, which has ended, and cancels of turns that did not begin in a TTL."""
     ended = standing.lease.turn if standing.lease else None
     oldest = runtime.clock() - runtime.ttl_ms
-    return {turn: cancel for turn, cancel in control.cancels.items() if turn != ended and cancel.at > oldest}
+    cancels = {turn: cancel for turn, cancel in control.cancels.items() if turn != ended and cancel.at > oldest}
+    return replace(control, cancels=cancels, decisions={})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from legato.engine.runtime import Runtime, persist
 from legato.errors import Conflict, JournalRejected, LeaseLost
-from legato.journal import Lease, SessionKey
+from legato.journal import Commit, Lease, Private, SessionKey
 
 log = logging.getLogger("legato.engine")
 
@@ -65,6 +66,25 @@ class Holding:
                 except LeaseLost:
                     self.lose()
                     raise
+
+    async def keep_private(self, private: Sequence[Private]) -> None:
+        """Commits what no event goes with, together with a renewed lease. Raises LeaseLost."""
+        while True:
+            await self.assure()
+            async with self.lock:
+                self.check()
+                expires_at = self._runtime.clock() + self._runtime.lease_ms
+                wanted = replace(self.lease, expires_at=expires_at, commit=self._runtime.nonce())
+                try:
+                    written = await persist(
+                        self._runtime.journal.commit, self._key, Commit(lease=wanted, private=tuple(private))
+                    )
+                except Conflict:
+                    await self.reread()
+                else:
+                    assert written.lease
+                    self.lease = written.lease
+                    return
 
     async def reread(self) -> None:
         """Takes up the stored lease's version after a write whose answer was lost. Raises LeaseLost."""

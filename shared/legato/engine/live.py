@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from legato.agents import AgentFunction
+from legato.engine.calls import Calls
+from legato.engine.endings import answered, rest
 from legato.engine.fences import cancel_of
 from legato.engine.lease import Holding
 from legato.engine.open_turn import OpenTurn
-from legato.engine.records import Origin, record_of
+from legato.engine.past import Past
+from legato.engine.questions import Questions
+from legato.engine.records import Origin
 from legato.engine.runtime import Runtime, persist
 from legato.engine.writer import Writer
 from legato.errors import JournalRejected, LeaseLost, LegatoError, ModelFailed, Refused, ToolFailed
-from legato.events import Payload, Record, TurnCompleted, TurnFailed, TurnInterrupted
-from legato.journal import Cancel, Commit, SessionKey, TurnRecord
+from legato.events import Payload, TurnCompleted, TurnFailed, TurnInterrupted, TurnSuspended
+from legato.journal import Cancel, Control, Segment, SessionKey, Standing
 from legato.text import brief
 from legato.turn import TurnState
 
@@ -26,22 +31,32 @@ GRACE_SECONDS = 5.0
 """How long an agent that was cancelled may take to end before the turn ends without it."""
 
 
+Body = Callable[["LiveTurn"], Awaitable[Sequence[Payload]]]
+"""What is done between a turn's fence and its last events, which it gives."""
+
+
 class LiveTurn:
     """One turn that this instance owns, from its fence to its terminal event or the loss of its lease."""
 
-    def __init__(self, runtime: Runtime, key: SessionKey, committed: Commit, state: TurnState, origin: Origin) -> None:
-        """`committed` is the Commit of the fence; `state` is the turn up to and with it."""
-        assert committed.segment
-        assert committed.head
+    def __init__(
+        self, runtime: Runtime, key: SessionKey, committed: Standing, fence: Segment, state: TurnState,
+        origin: Origin, past: Past,
+    ) -> None:  # fmt: skip
+        """`fence` began this epoch, `committed` are the documents since then, `state` is the turn up to and with it."""
         assert committed.lease
         self.key = key
         self.origin = origin
         self.holding = Holding(runtime, key, committed.lease)
-        self.writer = Writer(runtime, key, self.holding, committed.head, state, committed.segment)
-        self.turn = OpenTurn(key, self.writer, self.holding, runtime.settings.text_bytes, runtime.settings.result_bytes)
+        self.writer = Writer(runtime, key, self.holding, committed, state, fence)
+        self.questions = Questions(state.approvals, answered(committed.control, state.turn))
+        self.calls = Calls(runtime, key, self.writer, self.holding, past, self.questions)
+        self.turn = OpenTurn(runtime, key, self.writer, self.calls, past, origin.first)
+        self._past = past
         self._runtime = runtime
         self._cancel: Cancel | None = None
         self._cancelled = asyncio.Event()
+        if cancel := cancel_of(committed.control, state.turn):
+            self.cancel(cancel)
 
     @property
     def id(self) -> str:
@@ -51,10 +66,16 @@ class LiveTurn:
         """Asks model, tools and agent to stop. Only the first one counts."""
         if self._cancel is None:
             self._cancel = cancel
-            self.turn.cancelled = True
+            self.calls.cancelled = True
             self._cancelled.set()
 
-    async def live(self, body: Callable[[LiveTurn], Awaitable[Payload]]) -> None:
+    def ask_again(self, control: Control | None) -> None:
+        """Takes up what outsiders ask of the turn."""
+        if cancel := cancel_of(control, self.id):
+            self.cancel(cancel)
+        self.questions.decide(answered(control, self.id))
+
+    async def live(self, body: Body) -> None:
         """Runs `body`, whose answer is the terminal event, and commits that; returns when the turn is over here."""
         background = [asyncio.create_task(work) for work in (self.writer.pump(), self.holding.keep(), self._watch())]
         main = asyncio.create_task(self._to_its_end(body))
@@ -65,7 +86,7 @@ class LiveTurn:
                 self.writer.feed.close("lease")
                 main.cancel()
             await main
-            self.writer.feed.close("ended")
+            self.writer.feed.close("ended" if self.writer.state.ended else "suspended")
         except LeaseLost:
             log.warning("turn %s: the lease went to another instance", self.id)
         except LegatoError as failure:
@@ -77,35 +98,41 @@ class LiveTurn:
             self.writer.feed.close(self.writer.feed.closed or "lease")
             await _stop(main, lost, *background)
 
-    async def run_agent(self, agent: AgentFunction) -> Payload:
-        """The agent's work, cancelled when someone asks for it; gives the terminal event that its end deserves."""
+    async def run_agent(self, agent: AgentFunction) -> Sequence[Payload]:
+        """The agent's work, ended when someone cancels it or nothing is left to do before a person has answered.
+
+        Gives the last events that its end deserves.
+        """
         if self._cancel:
-            return TurnInterrupted(reason=self._cancel.reason, by=self._cancel.by)
+            return [TurnInterrupted(reason=self._cancel.reason, by=self._cancel.by)]
+        await self.turn.enter()
         task = asyncio.create_task(_guarded(agent, self.turn))
-        asked = asyncio.create_task(self._cancelled.wait())
+        asked = [asyncio.create_task(event.wait()) for event in (self._cancelled, self.calls.quiet)]
         try:
-            await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, *asked}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 await self.turn.close()
-                return self._verdict(task)
+                return [self._verdict(task)]
             await self._tear_down(task)
         except asyncio.CancelledError:
             await self._tear_down(task)
             raise
         finally:
-            asked.cancel()
-        assert self._cancel is not None
-        return TurnInterrupted(reason=self._cancel.reason, by=self._cancel.by)
+            for waiting in asked:
+                waiting.cancel()
+        if self._cancel:
+            return [TurnInterrupted(reason=self._cancel.reason, by=self._cancel.by)]
+        return [*self.questions.new, TurnSuspended(reason="approval")]
 
-    async def _to_its_end(self, body: Callable[[LiveTurn], Awaitable[Payload]]) -> None:
-        await self.writer.finish(await body(self), self._ending)
+    async def _to_its_end(self, body: Body) -> None:
+        await self.writer.finish(await body(self), partial(rest, self._runtime, self.origin))
 
     async def _tear_down(self, task: asyncio.Task[None]) -> None:
         """Cancels the agent and waits: while a `once` tool runs (its timeout bounds that), else GRACE_SECONDS."""
         task.cancel()
         while not task.done():
             await asyncio.wait({task}, timeout=GRACE_SECONDS)
-            if not task.done() and not self.turn.holds_once:
+            if not task.done() and not self.calls.running_once:
                 log.error("turn %s: the agent does not end after its cancellation; going on without it", self.id)
                 break
         task.add_done_callback(_forget)
@@ -122,23 +149,22 @@ class LiveTurn:
         return _failed(self.id, failure)
 
     def _completed(self) -> Payload:
+        try:
+            self._past.check()
+        except Refused as diverged:
+            return _failed(self.id, diverged)
         self.turn.close_text()
         return TurnCompleted(text=self.writer.state.text, usage=self.turn.usage, finish_reason=self.turn.finish_reason)
 
-    def _ending(self, state: TurnState, terminal: Record) -> TurnRecord:
-        now = self._runtime.clock()
-        return record_of(state, self.origin, terminal.seq, now, now + self._runtime.retention_ms)
-
     async def _watch(self) -> None:
-        """Looks for a cancel that came through another instance. A look that is refused is not the last one."""
+        """Looks for what was asked through another instance. A look that is refused is not the last one."""
         while True:
             try:
                 control = await persist(self._runtime.journal.control, self.key)
             except JournalRejected as refused:
-                log.warning("turn %s: cannot see whether it is cancelled: %s", self.id, refused)
+                log.warning("turn %s: cannot see what is asked of it: %s", self.id, refused)
             else:
-                if cancel := cancel_of(control, self.id):
-                    self.cancel(cancel)
+                self.ask_again(control)
             await asyncio.sleep(self._runtime.settings.control_poll)
 
 

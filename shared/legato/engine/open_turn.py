@@ -1,53 +1,66 @@
-"""The turn as an agent is given it: text, tool calls, steps. Implements `agents.Turn` over a Writer."""
+"""The turn as an agent is given it: text, tool calls, steps. Implements `agents.Turn` over a Writer.
+
+An agent that is entered again gets what is recorded: finished steps and calls return at once, what it says meanwhile
+has been said, and it goes on behind the last of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import re
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final
 
 from pydantic import JsonValue
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json, to_jsonable_python
 
-from legato.agents import Call
-from legato.engine.lease import Holding
+from legato.agents import Call, PastTurn
+from legato.engine.calls import Calls, Intent, together
+from legato.engine.past import Past, Recorded, text_of
+from legato.engine.runtime import Runtime, persist
 from legato.engine.writer import Writer
-from legato.errors import Refused, ToolFailed
-from legato.events import ErrorInfo, ReasoningDelta, TextDelta, ToolCall, ToolProgress, ToolResult, Usage
-from legato.journal import SessionKey
+from legato.errors import ModelFailed, Refused, ToolFailed
+from legato.events import ReasoningDelta, StepRewound, TextDelta, Usage
+from legato.journal import Private, SessionKey
 from legato.text import Surrogates, brief, clean_json
-from legato.tools import Outcome, Tool, ToolContext
+from legato.tools import Outcome, Tool
 
 log = logging.getLogger("legato.engine")
-T = TypeVar("T")
-PROGRESS_SECONDS = 0.1
+STEP_BYTES: Final = 2 * 1024 * 1024
+"""A step's result has to fit a Commit beside the segment that goes with it."""
+RETRY_SECONDS: Final = 0.5
+"""The first pause before a step whose model failed for a moment is tried again; each further one is twice as long."""
 _INSIDE: ContextVar[str | None] = ContextVar("the step that runs in this task", default=None)
 
 
 class OpenTurn:
     """One running turn. Everything here raises LeaseLost once another instance has the session."""
 
-    def __init__(self, key: SessionKey, writer: Writer, holding: Holding, text_bytes: int, result_bytes: int) -> None:
+    def __init__(self, runtime: Runtime, key: SessionKey, writer: Writer, calls: Calls, past: Past, first: int) -> None:
+        """`first` is the turn's first seq: what came before it is its history."""
         self.session = key.session
-        self._at = 1
-        self.cancelled = False
         self.usage: Usage = {}
         self.finish_reason = "stop"
-        self.holds_once = 0
+        self._runtime = runtime
+        self._key = key
         self._writer = writer
-        self._holding = holding
-        self._room = {TextDelta: text_bytes, ReasoningDelta: text_bytes}
-        self._result_bytes = result_bytes
+        self._calls = calls
+        self._past = past
+        self._first = first
+        self._at = past.front
+        self._room = _room(writer, runtime.settings.text_bytes)
         self._said = Surrogates()
         self._thought = Surrogates()
         self._numbered = 0
         self._running = 0
+        self._used = False
         self._over = False
         self._settling: set[asyncio.Task[Outcome]] = set()
+        self._unsaved: list[Private] = []
 
     @property
     def id(self) -> str:
@@ -57,20 +70,36 @@ class OpenTurn:
     def input(self) -> JsonValue:
         return self._writer.state.input
 
+    @property
+    def cancelled(self) -> bool:
+        return self._calls.cancelled
+
+    async def history(self, limit: int) -> list[PastTurn]:
+        """The newest `limit` completed turns before this one, oldest first, without those that were tried again."""
+        if self._first == 1 or limit == 0:
+            return []
+        records = await persist(self._runtime.journal.turns, self._key, self._first, limit)
+        replaced = {record.retry_of for record in records if record.retry_of}
+        return [
+            PastTurn(record.input, record.output or "", record.tools)
+            for record in records
+            if record.status == "completed" and record.turn not in replaced
+        ]
+
     def text(self, text: str) -> Awaitable[None]:
         """Extends the answer, at once; awaiting it also waits while the journal is behind. Raises Refused."""
-        self._show(TextDelta, self._said.feed(text))
+        self._show(TextDelta, self._said, text)
         return _Ready(self._writer)
 
     def reasoning(self, text: str) -> Awaitable[None]:
         """Like `text`, for what is not part of the answer."""
-        self._show(ReasoningDelta, self._thought.feed(text))
+        self._show(ReasoningDelta, self._thought, text)
         return _Ready(self._writer)
 
     def close_text(self) -> None:
         """Half a surrogate pair that found no other half is shown as U+FFFD."""
-        self._show(TextDelta, self._said.end())
-        self._show(ReasoningDelta, self._thought.end())
+        self._extend(TextDelta, self._said.end())
+        self._extend(ReasoningDelta, self._thought.end())
 
     def finish(self, usage: Usage, finish_reason: str) -> None:
         """What `turn.completed` will carry besides the text. Counts that no store can hold are left out."""
@@ -89,22 +118,45 @@ class OpenTurn:
 
     async def calls(self, requests: Sequence[Call]) -> list[Outcome]:
         """Runs tools side by side. All their `tool.call`s are durable in one Commit before any of them starts."""
-        if step := _INSIDE.get():
-            raise Refused("call_in_step", f"turn.call inside turn.step({step!r}): call the tool outside it")
+        self._refuse_inside("turn.call", "call the tool outside it")
         self._refuse_when_over()
         if not requests:
             return []
         with self._running_here():
-            self.close_text()
-            intents = [self._intend(request) for request in requests]
-            await self._writer.commit(*(intent.call for intent in intents))
-            self._refuse_when_over()
-            tasks = [asyncio.ensure_future(self._settle(intent)) for intent in intents]
-            self._settling.update(tasks)
-            try:
-                return await _together(tasks)
-            finally:
-                self._settling.difference_update(tasks)
+            return await self._make(requests)
+
+    async def step(self, name: str, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
+        """Does a named piece of work once; its result, as JSON, and what it says are durable before it returns."""
+        self._refuse_inside(f"turn.step({name!r})", "put one after the other")
+        key, known = self._past.step(name)
+        if known:
+            return known.result
+        with self._running_here():
+            result = await self._work(name, work)
+            await self._writer.commit(private=self._take_unsaved(self._private(key, result)))
+            return result
+
+    async def exchange(
+        self, name: str, work: Callable[[], Awaitable[JsonValue]], calls: Callable[[JsonValue], Sequence[Call]]
+    ) -> tuple[JsonValue, list[Outcome]]:
+        """A step and the calls that its result asks for, in one Commit before any of them starts."""
+        self._refuse_inside(f"turn.exchange({name!r})", "put one after the other")
+        key, known = self._past.step(name)
+        with self._running_here():
+            result = known.result if known else await self._work(name, work)
+            if not known:
+                self._unsaved.append(self._private(key, result))
+            requests = calls(result)
+            return result, await self._make(requests) if requests else []
+
+    async def enter(self) -> None:
+        """Takes back what an earlier owner said behind the last piece that it recorded: that starts over."""
+        state = self._writer.state
+        spoken = {part.step for part in (*state.draft, *state.reasoning)}
+        unfinished = sorted(step for step in spoken if step >= self._at)
+        if unfinished:
+            await self._writer.commit(*(StepRewound(step=step) for step in unfinished))
+            self._room = _room(self._writer, self._runtime.settings.text_bytes)
 
     async def close(self) -> None:
         """The agent has ended: no tool starts any more, and calls that it left running are torn down as by a cancel.
@@ -116,28 +168,105 @@ class OpenTurn:
             task.cancel()
         await asyncio.gather(*self._settling, return_exceptions=True)
 
+    def _refuse_inside(self, what: str, instead: str) -> None:
+        if step := _INSIDE.get():
+            code = "call_in_step" if what == "turn.call" else "step_in_step"
+            raise Refused(code, f"{what} inside turn.step({step!r}): {instead}")
+
     def _refuse_when_over(self) -> None:
         if self._over:
             raise Refused("agent_ended", "the agent has ended and its turn starts no tool; await each call before that")
 
-    async def step(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Runs a named piece of work; what it says is durable before it returns."""
-        if step := _INSIDE.get():
-            raise Refused("step_in_step", f"turn.step({name!r}) inside turn.step({step!r}): put one after the other")
-        inside = _INSIDE.set(name)
+    # Calls.
+
+    async def _make(self, requests: Sequence[Call]) -> list[Outcome]:
+        self.close_text()
+        intents = await self._durable(requests)
+        self._refuse_when_over()
+        self._calls.start_work(len(intents))
+        tasks = [asyncio.ensure_future(self._settle(intent)) for intent in intents]
+        self._settling.update(tasks)
         try:
-            with self._running_here():
-                result = await work()
-                self.close_text()
-                await self._writer.flush()
-                return result
+            return await together(tasks)
         finally:
+            self._settling.difference_update(tasks)
+
+    async def _durable(self, requests: Sequence[Call]) -> list[Intent]:
+        intents, new = [], []
+        for request in requests:
+            intent, is_new = self._calls.intend(request, self._at, self._numbered + 1)
+            intents.append(intent)
+            if is_new:
+                self._numbered += 1
+                new.append(intent.call)
+        if new:
+            self._used = True
+            await self._writer.commit(*new, private=self._take_unsaved())
+        return intents
+
+    async def _settle(self, intent: Intent) -> Outcome:
+        try:
+            return await self._calls.settle(intent)
+        finally:
+            self._calls.end_work()
+
+    # Steps.
+
+    async def _work(self, name: str, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
+        """The result as it is recorded, so that an agent that is entered again is given the same."""
+        inside = _INSIDE.set(name)
+        self._used = True
+        self._calls.start_work()
+        try:
+            result = await self._patiently(work)
+            self.close_text()
+            return _as_recorded(name, result)
+        finally:
+            self._calls.end_work()
             _INSIDE.reset(inside)
 
-    def _show(self, kind: type[TextDelta | ReasoningDelta], text: str) -> None:
+    async def _patiently(self, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
+        """Does the work again where the model says that it failed for the moment; what was said is taken back first."""
+        pause = RETRY_SECONDS
+        for _ in range(self._runtime.settings.model_retries):
+            try:
+                return await work()
+            except ModelFailed as failed:
+                if not failed.retryable:
+                    raise
+                log.warning("turn %s: the model failed and is asked again: %s", self.id, failed)
+                await self._rewind()
+                await asyncio.sleep(failed.retry_after or pause * random.uniform(0.5, 1.5))
+                pause *= 2
+        return await work()
+
+    async def _rewind(self) -> None:
+        self._said, self._thought = Surrogates(), Surrogates()
+        state = self._writer.state
+        if any(part.step == self._at for part in (*state.draft, *state.reasoning)):
+            await self._writer.commit(StepRewound(step=self._at))
+            self._room = _room(self._writer, self._runtime.settings.text_bytes)
+
+    def _private(self, key: str, result: JsonValue) -> Private:
+        text = text_of(Recorded(self._first, self._at, result))
+        return Private(self.id, key, text, self._runtime.clock() + self._runtime.retention_ms)
+
+    def _take_unsaved(self, *more: Private) -> tuple[Private, ...]:
+        """Results that wait for the next Commit of the agent's; the turn's end has no need of them."""
+        taken = (*self._unsaved, *more)
+        self._unsaved.clear()
+        return taken
+
+    # Text.
+
+    def _show(self, kind: type[TextDelta | ReasoningDelta], halves: Surrogates, text: str) -> None:
+        if not self._past.left:
+            self._extend(kind, halves.feed(text))
+
+    def _extend(self, kind: type[TextDelta | ReasoningDelta], text: str) -> None:
         if not text:
             return
-        self._room[kind] -= len(to_json(text)) - 2
+        self._room[kind] -= _measure(text)
         if self._room[kind] < 0:
             what = "text" if kind is TextDelta else "reasoning"
             raise Refused(
@@ -153,77 +282,33 @@ class OpenTurn:
             yield
         finally:
             self._running -= 1
-            if not self._running:
+            if not self._running and self._used:
                 self._at += 1
-                self._numbered = 0
-
-    def _intend(self, request: Call) -> _Intent:
-        self._numbered += 1
-        arguments, problem = _told(request.arguments, self._result_bytes)
-        call = ToolCall(
-            step=self._at,
-            call=f"{self._at}-{self._numbered}",
-            name=brief(request.name),
-            arguments=arguments,
-            effect=request.tool.effect if request.tool else "read",
-        )
-        return _Intent(call, request.tool, problem)
-
-    async def _settle(self, intent: _Intent) -> Outcome:
-        if intent.problem:
-            outcome = Outcome.failed("bad_arguments", intent.problem)
-        else:
-            outcome = await self._run(intent.call, intent.tool)
-        await self._record(intent.call, outcome)
-        return outcome
-
-    async def _run(self, intent: ToolCall, tool: Tool | None) -> Outcome:
-        if tool is None:
-            return Outcome(False, error=ErrorInfo(code="unknown_tool", message=f"there is no tool {intent.name!r}"))
-        await self._holding.assure()
-        key = f"{self.session}/{self.id}/{intent.call}"
-        context = ToolContext(key, _Progress(self._writer, intent.call), lambda: self.cancelled)
-        running = asyncio.ensure_future(tool.run(intent.arguments, context, result_bytes=self._result_bytes))
-        if tool.effect != "once":
-            return await running
-        self.holds_once += 1
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            # What has begun and may not be repeated is let finish, within its own timeout, and recorded.
-            await _ended(running)
-            await self._record(intent, running.result())
-            raise
-        finally:
-            self.holds_once -= 1
-
-    async def _record(self, intent: ToolCall, outcome: Outcome) -> None:
-        result = ToolResult(call=intent.call, ok=outcome.ok, content=outcome.content, error=outcome.error)
-        await self._writer.commit(result)
+                self._numbered, self._used = 0, False
 
 
-class _Intent(NamedTuple):
-    """A call as it goes into the journal; `problem` says why its arguments are not there, and it is not made."""
+def _room(writer: Writer, limit: int) -> dict[type[TextDelta | ReasoningDelta], int]:
+    """What may still be said, in bytes of JSON."""
+    said = sum(_measure(part.text) for part in writer.state.draft)
+    thought = sum(_measure(part.text) for part in writer.state.reasoning)
+    return {TextDelta: limit - said, ReasoningDelta: limit - thought}
 
-    call: ToolCall
-    tool: Tool | None
-    problem: str | None
+
+def _measure(text: str) -> int:
+    return len(to_json(text)) - 2
 
 
-def _told(arguments: JsonValue, limit: int) -> tuple[JsonValue, str | None]:
-    """What the journal says of a call's arguments; null, and why, where no journal can hold them."""
+def _as_recorded(name: str, result: JsonValue) -> JsonValue:
+    """The result after its way through JSON. Raises Refused (`bad_result`, `result_too_large`)."""
     try:
-        clean = clean_json(arguments)
+        text = to_json(clean_json(to_jsonable_python(result)))
     except ValueError as wrong:
-        return None, str(wrong)
-    size = _size(clean)
-    return (clean, None) if size <= limit else (None, f"the arguments are {size} bytes of JSON, at most {limit} fit")
-
-
-def _size(value: JsonValue) -> int:
-    """Bytes of JSON as an event has it, where U+2028 and U+2029 are escaped."""
-    data = to_json(value)
-    return len(data) + 3 * (data.count(b"\xe2\x80\xa8") + data.count(b"\xe2\x80\xa9"))
+        raise Refused("bad_result", f"turn.step({name!r}): its result is recorded as JSON: {wrong}") from None
+    if len(text) > STEP_BYTES:
+        what = f"its result is {len(text)} bytes of JSON, at most {STEP_BYTES} fit"
+        raise Refused("result_too_large", f"turn.step({name!r}): {what}")
+    recorded: JsonValue = from_json(text)
+    return recorded
 
 
 def _holdable(kind: str, tokens: int) -> bool:
@@ -240,41 +325,3 @@ class _Ready:
     def __await__(self) -> Generator[Any, None, None]:
         if not self._writer.ready:
             yield from self._writer.caught_up().__await__()
-
-
-class _Progress:
-    """A call's progress events, at most one in PROGRESS_SECONDS; those in between are not kept."""
-
-    def __init__(self, writer: Writer, call: str) -> None:
-        self._writer = writer
-        self._call = call
-        self._next = 0.0
-
-    def __call__(self, message: str | None, fraction: float | None) -> None:
-        now = asyncio.get_running_loop().time()
-        if now < self._next or self._writer.state.ended:
-            return
-        self._next = now + PROGRESS_SECONDS
-        self._writer.show(ToolProgress(call=self._call, message=message, fraction=fraction))
-
-
-async def _ended(*tasks: asyncio.Task[T]) -> None:
-    """Returns when all have ended, however often whoever waits is cancelled; their own timeouts bound the wait."""
-    while not all(task.done() for task in tasks):
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait(tasks)
-
-
-async def _together(tasks: Sequence[asyncio.Task[T]]) -> list[T]:
-    """What all of `tasks` give; when cancelled, cancels each and waits until each has ended."""
-    try:
-        await asyncio.wait(tasks)
-    except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        await _ended(*tasks)
-        for task in tasks:
-            if not task.cancelled():
-                task.exception()
-        raise
-    return [task.result() for task in tasks]

@@ -25,7 +25,14 @@ class Origin:
     retry_of: str | None = None
 
 
-def record_of(state: TurnState, origin: Origin, last: int | None, ended_at: int | None, expires_at: int) -> TurnRecord:
+def record_of(
+    state: TurnState,
+    origin: Origin,
+    last: int | None,
+    ended_at: int | None,
+    expires_at: int,
+    keep_partial: bool = True,
+) -> TurnRecord:
     return TurnRecord(
         turn=state.turn,
         status=state.status,
@@ -38,7 +45,7 @@ def record_of(state: TurnState, origin: Origin, last: int | None, ended_at: int 
         ended_at=ended_at,
         expires_at=expires_at,
         output=state.output,
-        partial=state.partial,
+        partial=state.partial if keep_partial else None,
         tools=_within(RECORD_TOOLS_BYTES, state.tools),
         error=state.error.model_dump() if state.error else None,
         usage=state.usage,

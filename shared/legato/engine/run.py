@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -13,14 +13,16 @@ from typing import Any, Literal
 from pydantic import JsonValue
 
 from legato.agents import AgentFunction
-from legato.engine.fences import CANCELS, cancel_of, fence, last_word, newest, open_cancels
-from legato.engine.live import LiveTurn
-from legato.engine.records import Origin, fold, origin_of, record_of, state_of
+from legato.engine.endings import last_word
+from legato.engine.fences import CANCELS, documents_of, doubt_of, fence, lost_owners, newest, still_asked, why_resumed
+from legato.engine.live import Body, LiveTurn
+from legato.engine.past import Past
+from legato.engine.records import Origin, origin_of, record_of
+from legato.engine.recovery import recover
 from legato.engine.runtime import ANSWER_SECONDS, Runtime, answer, persist
-from legato.engine.view import events_between
 from legato.errors import Conflict, Invalid, JournalUnavailable, SessionBusy, TurnConflict
-from legato.events import Cursor, Payload, TurnResumed, TurnStarted
-from legato.journal import ActiveTurn, Cancel, Commit, Control, SessionKey, Standing, TurnRecord
+from legato.events import Payload, TurnFailed, TurnResumed, TurnStarted
+from legato.journal import ActiveTurn, Cancel, Commit, Control, Decision, SessionKey, Standing, TurnRecord
 from legato.turn import TurnState, advance
 
 log = logging.getLogger("legato.engine")
@@ -71,15 +73,19 @@ class Engine:
         except TimeoutError:
             raise JournalUnavailable("the journal does not answer; send the same request again") from None
 
-    def orphaned(self, standing: Standing) -> bool:
-        """A turn is streaming and nobody holds its lease."""
+    def needs_owner(self, standing: Standing) -> bool:
+        """A turn is left: it streams and nobody holds its lease, or what it waits for has come."""
         turn = standing.head.turn if standing.head else None
-        return turn is not None and turn.status == "streaming" and not standing.owned(self._runtime.clock())
+        if turn is None or standing.owned(self._runtime.clock()):
+            return False
+        return turn.status == "streaming" or why_resumed(standing, turn.id, self._runtime.clock()) is not None
 
     async def take_over(self, key: SessionKey) -> None:
-        """Fences an orphaned turn under a new epoch and brings it to an end; returns when that is done or another did.
+        """Fences a turn that needs an owner under a new epoch and goes on with it; returns when that has begun, here or
+        elsewhere.
 
-        A turn that someone wanted cancelled ends as interrupted, any other as failed.
+        Its agent is entered again. A turn that someone wanted cancelled ends as interrupted; one that has cost too many
+        owners, or was left for too long, as failed.
         """
         if key in self.live or key in self._taking:
             return
@@ -116,40 +122,63 @@ class Engine:
             if known:
                 return Started(_same(known, request), created=False)
             if active:
-                orphaned = self.orphaned(standing)
-                unwanted = request.if_active == "reject" and not orphaned
-                if unwanted or asyncio.get_running_loop().time() > patience:
+                if request.if_active == "reject" or asyncio.get_running_loop().time() > patience:
+                    if self.needs_owner(standing):
+                        self.adopt(key)
                     raise SessionBusy(active.id)
-                await self._make_way(key, active, orphaned)
+                await self._make_way(key, active)
 
-    async def _make_way(self, key: SessionKey, active: ActiveTurn, orphaned: bool) -> None:
-        """Ends what stands in the way of a new turn, or gives it a moment to end."""
-        if orphaned:
+    async def _make_way(self, key: SessionKey, active: ActiveTurn) -> None:
+        """Asks what stands in the way of a new turn to end, and gives it a moment."""
+        await self.cancel(key, active.id, "replaced by another turn", key.uid)
+        if self.needs_owner(await answer(self._runtime.journal.standing, key)):
             await self.take_over(key)
-        else:
-            await self.cancel(key, active.id, "replaced by another turn", key.uid)
         await asyncio.sleep(0.05)
 
     async def cancel(self, key: SessionKey, turn: str, reason: str, by: str) -> None:
         """Asks for a turn's end in `control`, where its owner sees it wherever it runs; if that is here, tells it."""
-        journal, now = self._runtime.journal, self._runtime.clock()
+        cancel = Cancel(reason, by, self._runtime.clock())
+
+        def asked(control: Control) -> Control:
+            if turn in control.cancels:
+                return control
+            return replace(control, cancels=newest({**control.cancels, turn: cancel}, CANCELS))
+
+        self.tell(key, turn, await self._ask(key, asked))
+
+    async def decide(self, key: SessionKey, turn: str, request: str, decision: Decision) -> Decision:
+        """Writes a person's decision where the owner finds it, unless there is one; gives the one that counts."""
+
+        def decided(control: Control) -> Control:
+            made = control.decisions.get(turn, {})
+            if request in made:
+                return control
+            return replace(control, decisions={**control.decisions, turn: {**made, request: decision}})
+
+        control = await self._ask(key, decided)
+        self.tell(key, turn, control)
+        return control.decisions[turn][request]
+
+    async def _ask(self, key: SessionKey, change: Callable[[Control], Control]) -> Control:
+        """Writes what is asked into `control`, the first of two that ask the same at once."""
+        journal, expires_at = self._runtime.journal, self._runtime.clock() + self._runtime.retention_ms
         while True:
-            control = await answer(journal.control, key)
-            known = control.cancels if control else {}
-            cancel = known.get(turn) or Cancel(reason, by, now)
-            if turn not in known:
-                cancels = newest({**known, turn: cancel}, CANCELS)
-                expires_at = now + self._runtime.retention_ms
-                asked = replace(control or Control({}, expires_at), cancels=cancels, expires_at=expires_at)
-                try:
-                    await answer(journal.commit, key, Commit(control=asked))
-                except Conflict:
-                    continue
-            self.cancel_here(key, turn, cancel)
-            return
+            known = await answer(journal.control, key) or Control({}, expires_at)
+            asked = change(known)
+            if asked is known:
+                return known
+            with suppress(Conflict):
+                await answer(journal.commit, key, Commit(control=replace(asked, expires_at=expires_at)))
+                return asked
+
+    def tell(self, key: SessionKey, turn: str, control: Control) -> None:
+        """Tells the turn, where it runs on this instance, what is asked of it."""
+        live = self.live.get(key)
+        if live and live.id == turn:
+            live.ask_again(control)
 
     def cancel_here(self, key: SessionKey, turn: str, cancel: Cancel) -> None:
-        """Tells the turn, where it runs on this instance."""
+        """Cancels the turn where it runs on this instance, and nowhere else."""
         live = self.live.get(key)
         if live and live.id == turn:
             live.cancel(cancel)
@@ -165,14 +194,13 @@ class Engine:
         origin = Origin(first, now, request.retry_of)
         record = record_of(state, origin, None, None, now + runtime.retention_ms)
         commit = replace(fence(runtime, standing, begun, request.turn), turn=record, new_turn=True)
-        control = standing.control
-        if control and (kept := open_cancels(runtime, standing, control)) != control.cancels:
-            commit = replace(commit, control=replace(control, cancels=kept))
-        live = LiveTurn(runtime, key, await persist(runtime.journal.commit, key, commit), state, origin)
-        if cancel := cancel_of(control, request.turn):
-            live.cancel(cancel)
-        agent = self._agents[request.agent]
-        self._own(live, lambda live: live.run_agent(agent))
+        if (control := standing.control) and (asked := still_asked(runtime, standing, control)) != control:
+            commit = replace(commit, control=asked)
+        committed = await persist(runtime.journal.commit, key, commit)
+        assert committed.segment
+        documents = documents_of(committed, control)
+        live = LiveTurn(runtime, key, documents, committed.segment, state, origin, Past(state))
+        self._own(live, self._entered(request.agent))
         return record
 
     # Taking over.
@@ -181,19 +209,23 @@ class Engine:
         runtime = self._runtime
         standing = await persist(runtime.journal.standing, key)
         turn = standing.head.turn if standing.head else None
-        if turn is None or not self.orphaned(standing):
+        if turn is None or not self.needs_owner(standing):
             return
         record = await persist(runtime.journal.turn, key, turn.id) or self._lost_record(standing, turn)
-        attempts = standing.lease.attempts + 1 if standing.lease else 1
-        resumed = TurnResumed(reason="lease_expired", attempt=attempts)
+        attempts = lost_owners(standing)
+        resumed = TurnResumed(reason=why_resumed(standing, turn.id, runtime.clock()) or "released", attempt=attempts)
+        found = await persist(recover, runtime, key, record, standing.seq)
         try:
             committed = await persist(runtime.journal.commit, key, fence(runtime, standing, resumed, turn.id, attempts))
         except Conflict:
             return
-        state = await self._recover(key, record, standing.seq)
-        ending = last_word(runtime, standing, turn.id)
-        live = LiveTurn(runtime, key, committed, advance(state, resumed), origin_of(record))
-        await asyncio.shield(self._own(live, lambda _: _given(ending)))
+        assert committed.segment
+        last = last_word(runtime, standing, turn.id, attempts, found.whole)
+        past = Past(found.state, found.steps, doubt_of(standing))
+        state = advance(found.state, resumed)
+        documents = documents_of(committed, standing.control)
+        live = LiveTurn(runtime, key, documents, committed.segment, state, origin_of(record), past)
+        self._own(live, _given(last) if last else self._entered(record.agent))
 
     def _lost_record(self, standing: Standing, turn: ActiveTurn) -> TurnRecord:
         """In place of the record of a turn that was left for so long that it has expired."""
@@ -201,19 +233,21 @@ class Engine:
         expires_at = now + self._runtime.retention_ms
         return TurnRecord(turn.id, turn.status, self._default, None, standing.seq + 1, now, expires_at)
 
-    async def _recover(self, key: SessionKey, record: TurnRecord, head: int) -> TurnState:
-        """The turn as its events tell it up to `head`; where they are not all there any more, what its record says."""
-        segments = await persist(events_between, self._runtime, key, record.first, head)
-        folded = fold(key.session, (), Cursor(0, record.first - 1), segments or ())
-        return folded.active or state_of(record)
+    def _entered(self, agent: str) -> Body:
+        """What runs the agent; where this instance does not have it, the turn cannot be gone on with."""
+        found = self._agents.get(agent)
+        if found is None:
+            message = f"no agent {agent!r} is served any more"
+            return _given(TurnFailed(code="agent_unknown", message=message))
+        return lambda live: live.run_agent(found)
 
     # Owning.
 
-    def _own(self, live: LiveTurn, body: Callable[[LiveTurn], Awaitable[Payload]]) -> asyncio.Task[None]:
+    def _own(self, live: LiveTurn, body: Body) -> None:
         self.live[live.key] = live
-        return self._spawn(self._live(live, body))
+        self._spawn(self._live(live, body))
 
-    async def _live(self, live: LiveTurn, body: Callable[[LiveTurn], Awaitable[Payload]]) -> None:
+    async def _live(self, live: LiveTurn, body: Body) -> None:
         try:
             await live.live(body)
         except Exception:
@@ -221,6 +255,8 @@ class Engine:
         finally:
             if self.live.get(live.key) is live:
                 del self.live[live.key]
+        if live.writer.state.status == "waiting":  # what it waits for may have come while it was put to rest
+            await self.take_over(live.key)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
@@ -245,5 +281,8 @@ def _alike(one: JsonValue, other: JsonValue) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-async def _given(payload: Payload) -> Payload:
-    return payload
+def _given(payload: Payload) -> Body:
+    async def body(_: LiveTurn) -> Sequence[Payload]:
+        return [payload]
+
+    return body

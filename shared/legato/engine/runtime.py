@@ -41,6 +41,14 @@ class Runtime:
         return int(self.settings.ttl * 1000)
 
     @property
+    def approval_ms(self) -> int:
+        return int(self.settings.approval * 1000)
+
+    @property
+    def keep_partial(self) -> bool:
+        return self.settings.partial == "keep"
+
+    @property
     def retention_ms(self) -> int:
         return int(self.settings.retention * 1000)
 

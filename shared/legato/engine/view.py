@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from legato.engine.records import fold, joined, state_of
+from legato.engine.records import fold, state_of
+from legato.engine.recovery import events_between, recover
 from legato.engine.runtime import Runtime
 from legato.events import Cursor
-from legato.journal import Head, Segment, SessionKey, Standing, TurnRecord
+from legato.journal import Head, SessionKey, Standing, TurnRecord
 from legato.turn import ENDED, SessionState
 
 PAGE = 20
@@ -52,8 +53,8 @@ async def _assemble(
         return SessionState(key.session, Cursor(standing.epoch, standing.seq), ended)
     segments = await events_between(runtime, key, active.first, standing.last)
     if segments is None:
-        cursor = Cursor(standing.epoch, standing.seq)
-        return SessionState(key.session, cursor, ended, state_of(active))
+        found = await recover(runtime, key, active, standing.seq)
+        return SessionState(key.session, Cursor(standing.epoch, standing.seq), ended, found.state)
     return fold(key.session, ended, Cursor(0, active.first - 1), segments)
 
 
@@ -61,16 +62,3 @@ def _at_rest(standing: Standing, head: Head, records: list[TurnRecord]) -> bool:
     """No turn runs, and the records go up to the head: a store may have read the head just before a turn began, and the
     newest position just after."""
     return head.turn is None and standing.last <= head.seq and (not records or records[-1].last == head.seq)
-
-
-async def events_between(runtime: Runtime, key: SessionKey, first: int, last: int) -> list[Segment] | None:
-    """All segments from seq `first` to at least `last`; None when some are gone. Raises JournalUnavailable."""
-    segments: list[Segment] = []
-    at = first - 1
-    while at < last:
-        page = joined(await runtime.journal.read(key, at + 1, runtime.clock()), at)
-        if not page:
-            return None
-        segments += page
-        at = page[-1].last
-    return segments

@@ -7,7 +7,8 @@ Rules of this file:
 - A segment is committed `flush` seconds after its first event, at `flush_bytes`, or at once when it holds an event
   that is not shown before it is committed. Its bytes never change once it was sent.
 - With `pending_bytes` or `pending_seconds` uncommitted, or past its lease, the writer shows nothing and `ready` waits.
-- The terminal event, the turn's record, the head and the released lease are one Commit. After it, nothing.
+- The last event (terminal, or `turn.suspended`), the turn's record, the head and the released lease are one Commit.
+  After it, nothing. A suspension has the control document in it too, so that no answer that came before goes unseen.
 - Once the lease is lost nothing is written, shown or numbered any more.
 """
 
@@ -15,21 +16,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from legato.engine.feed import Feed
 from legato.engine.lease import Holding
 from legato.engine.runtime import Runtime, persist
 from legato.errors import Conflict, LeaseLost, Refused
 from legato.events import SHOWN_EARLY, TERMINAL, Event, Payload, Record
-from legato.journal import SEGMENT_BYTES, Commit, Head, Segment, SessionKey, TurnRecord
+from legato.journal import SEGMENT_BYTES, Commit, Private, Segment, SessionKey, Standing
 from legato.turn import TurnState, advance, merged
 
-Ending = Callable[[TurnState, Record], TurnRecord]
-"""Makes the record of an ended turn from its last state and its terminal event."""
+LAST: Final = TERMINAL | {"turn.suspended"}
+Ending = Callable[[Segment, TurnState, Standing], Commit]
+"""Makes the Commit of a turn's last segment from its last state and what stands there."""
 
 
 class _Item(NamedTuple):
@@ -38,15 +40,16 @@ class _Item(NamedTuple):
     record: Record
     size: int
     since: float
+    private: tuple[Private, ...] = ()
 
 
 class Writer:
     """`seq` is the last number given."""
 
     def __init__(
-        self, runtime: Runtime, key: SessionKey, holding: Holding, head: Head, state: TurnState, fence: Segment
+        self, runtime: Runtime, key: SessionKey, holding: Holding, begun: Standing, state: TurnState, fence: Segment
     ) -> None:
-        """`fence` is what began this epoch; `state` is the turn up to and with it."""
+        """`fence` is what began this epoch, `begun` the documents since then, `state` the turn up to and with it."""
         self.turn = state.turn
         self.seq = fence.last
         self.feed = Feed(fence, runtime.settings.feed_bytes)
@@ -54,7 +57,7 @@ class Writer:
         self._runtime = runtime
         self._key = key
         self._holding = holding
-        self._head = head
+        self._standing = begun
         self._state = state
         self._unreduced: list[Payload] = []
         self._acknowledged = fence.last
@@ -86,13 +89,21 @@ class Writer:
             self.feed.show((item.record,))
         self._enqueue(item)
 
-    async def commit(self, *payloads: Payload) -> None:
-        """Numbers events and returns when they are durable and shown. Raises LeaseLost, Refused."""
+    async def commit(self, *payloads: Payload, private: Sequence[Private] = ()) -> None:
+        """Numbers events and returns when they are durable and shown, `private` in one Commit with the last of them.
+
+        Raises LeaseLost, Refused.
+        """
         for payload in payloads:
             item = self._number(payload)
             self._hidden.append(item.record)
             self._enqueue(item)
+        if private and self._pending:
+            self._pending[-1] = self._pending[-1]._replace(private=(*self._pending[-1].private, *private))
+            private = ()
         await self.flush()
+        if private:
+            await self._holding.keep_private(private)
 
     async def flush(self) -> None:
         """Returns when everything numbered so far is durable. Raises LeaseLost."""
@@ -114,17 +125,17 @@ class Writer:
             if not self.ready:
                 await self._next_acknowledgement()
 
-    async def finish(self, payload: Payload, ending: Ending) -> None:
-        """Commits the terminal event with all that is pending, and the turn's record; returns when it is durable."""
+    async def finish(self, payloads: Sequence[Payload], ending: Ending) -> None:
+        """Commits the last events with all that is pending, as `ending` says; returns when they are durable."""
         self._ending = ending
-        await self.commit(payload)
+        await self.commit(*payloads)
 
     # The journal's side.
 
     async def pump(self) -> None:
         """Commits segments, one at a time, until the turn has ended. Raises what makes that impossible."""
         try:
-            while not (self.state.ended and self._acknowledged == self.seq):
+            while not (self.state.status != "streaming" and self._acknowledged == self.seq):
                 await self._wake.wait()
                 self._wake.clear()
                 while self._pending and self._due():
@@ -142,8 +153,11 @@ class Writer:
         records = [item.record for item in self._sent]
         runtime = self._runtime
         segment = Segment.of(records, runtime.nonce(), runtime.clock() + runtime.ttl_ms)
-        if records[-1].type in TERMINAL:
+        private = tuple(each for item in self._sent for each in item.private)
+        if records[-1].type in LAST:
             await self._conclude(segment)
+        elif private:
+            await persist(self._append_with, Commit(segment=segment, private=private))
         else:
             await persist(self._append, segment)
         self._acknowledge()
@@ -165,27 +179,26 @@ class Writer:
             self._holding.lose()
             raise
 
+    async def _append_with(self, commit: Commit) -> None:
+        await self._holding.assure()
+        try:
+            await self._runtime.journal.commit(self._key, commit)
+        except Conflict:
+            self._holding.lose()
+            self._holding.check()
+
     async def _conclude(self, segment: Segment) -> None:
         assert self._ending is not None
-        record = self._ending(self.state, self._sent[-1].record)
         while True:
             await self._holding.assure()
             async with self._holding.lock:
                 self._holding.check()
-                commit = self._last_commit(segment, record)
+                commit = self._ending(segment, self.state, replace(self._standing, lease=self._holding.lease))
                 try:
                     await persist(self._runtime.journal.commit, self._key, commit)
                     return
                 except Conflict:
                     await self._reread()
-
-    def _last_commit(self, segment: Segment, record: TurnRecord) -> Commit:
-        now = self._runtime.clock()
-        head = replace(
-            self._head, seq=segment.last, turn=None, updated_at=now, expires_at=now + self._runtime.retention_ms
-        )
-        lease = replace(self._holding.lease, expires_at=0, commit=segment.commit)
-        return Commit(segment=segment, head=head, lease=lease, turn=record)
 
     async def _reread(self) -> None:
         """Takes up the stored versions after a refused Commit. Raises LeaseLost when the position is another's."""
@@ -193,7 +206,7 @@ class Writer:
         if standing.head is None or standing.epoch != self._holding.epoch or standing.seq != self._acknowledged:
             self._holding.lose()
             self._holding.check()
-        self._head = standing.head or self._head
+        self._standing = standing
         self._holding.lease = standing.lease or self._holding.lease
 
     # Bookkeeping.

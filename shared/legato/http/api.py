@@ -81,6 +81,11 @@ class CancelBody(_Strict):
     reason: Annotated[str, StringConstraints(min_length=1, max_length=500)] = "cancelled"
 
 
+class DecisionBody(_Strict):
+    approved: bool
+    note: Annotated[str, StringConstraints(max_length=2000)] | None = None
+
+
 async def handle(served: Served, request: Request) -> Answer:
     """The answer to `request`; it never raises. The caller closes the body of a stream, read or not."""
     origins = served.settings.origins
@@ -199,6 +204,20 @@ async def _cancel(call: Call) -> Answer:
     return json_answer(200 if ended else 202, {"session": call.key.session, "turn": turn, "ended": ended})
 
 
+async def _decide(call: Call) -> Answer:
+    call.query()
+    kind = call.accepted(JSON, sse.MEDIA_TYPE)
+    body = inputs.document(call.request, call.settings.body_bytes, DecisionBody)
+    turn, request = call.ids["turn"], call.ids["request"]
+    decided = await call.gateway.decide(call.key, turn, request, body.approved, body.note)
+    if kind == sse.MEDIA_TYPE:
+        last = call.request.headers.get("last-event-id")
+        cursor = (Cursor.parse(last) or NONSENSE) if last else None
+        return _streamed(call, call.gateway.follow_decided(call.key, decided, cursor))
+    fields = {"session": call.key.session, "turn": turn, "request": request, "approved": body.approved}
+    return json_answer(200 if decided.again else 202, fields)
+
+
 async def _delete(call: Call) -> Answer:
     call.query()
     await call.gateway.delete(call.key)
@@ -249,6 +268,7 @@ ROUTES: Final = (
     _route("POST", "/v1/sessions/{session}/turns", _start),
     _route("GET", "/v1/sessions/{session}/events", _events),
     _route("POST", "/v1/sessions/{session}/turns/{turn}/cancel", _cancel),
+    _route("POST", "/v1/sessions/{session}/turns/{turn}/approvals/{request}", _decide),
     _route("GET", "/v1/sessions/{session}", _snapshot),
     _route("DELETE", "/v1/sessions/{session}", _delete),
     _route("GET", "/v1/sessions", _sessions),

@@ -17,6 +17,7 @@ _STATUS: Final[Mapping[type[errors.LegatoError], int]] = {
     errors.TurnGone: 410,
     errors.TurnConflict: 409,
     errors.SessionBusy: 409,
+    errors.AlreadyDecided: 409,
     errors.TooLarge: 413,
     errors.InputTooLarge: 413,
     errors.Draining: 503,

@@ -33,11 +33,15 @@ class ReasoningChunk:
 
 @dataclass(frozen=True, slots=True)
 class CallRequested:
-    """The model asks for a tool. `vendor_id` is the vendor's own name for the call and goes back to it alone."""
+    """The model asks for a tool. `vendor_id` is the vendor's own name for the call and goes back to it alone.
+
+    `problem` says why the arguments are not here: the call is not made, and the model is told.
+    """
 
     name: str
     arguments: JsonValue
     vendor_id: str | None = None
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,117 @@
+"""What earlier owners of a turn have recorded: handed to the agent that is entered again, each piece once. Pure.
+
+- A step is found by its name and occurrence (`model`, the second `model`), a call by its tool and arguments.
+- Whoever asks for something else while pieces are left does not do what was done before: `agent_diverged`, no guess.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import JsonValue, TypeAdapter
+from pydantic_core import to_json
+
+from legato.errors import Refused
+from legato.turn import ToolState, TurnState
+
+DIVERGED: Final = "agent_diverged"
+PREFIX: Final = "step."
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A finished step: its number in the turn's events, and its result. `first` is the turn's first seq: the id of a
+    deleted turn may have been used again."""
+
+    first: int
+    step: int
+    result: JsonValue
+
+
+_RECORDED: Final = TypeAdapter(Recorded)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a call that is not settled may have had its effect: its owner's lease ran out at `since`, in ms."""
+
+    since: int
+
+
+class Past:
+    """`doubt` is None where the last owner let go of the turn by itself: then no `once` tool of it was running."""
+
+    def __init__(
+        self, state: TurnState, steps: Mapping[str, Recorded] | None = None, doubt: Doubt | None = None
+    ) -> None:
+        self.doubt = doubt
+        self.approvals = state.approvals
+        self._steps = dict(steps or {})
+        self._calls = list(state.tools)
+        self._asked: Counter[str] = Counter()
+        self._diverged: str | None = None
+        self.unsettled_once = {c.call for c in self._calls if c.effect == "once" and c.status == "running"}
+        numbers = [recorded.step for recorded in self._steps.values()] + [call.step for call in self._calls]
+        self.front = max(numbers, default=0) + 1
+
+    @property
+    def left(self) -> bool:
+        """Something recorded was not asked for yet: what the agent says meanwhile has been said."""
+        return bool(self._steps or self._calls)
+
+    def step(self, name: str) -> tuple[str, Recorded | None]:
+        """The key of the step asked for, and what is recorded of it. Raises Refused (`agent_diverged`)."""
+        self._asked[name] += 1
+        key = f"{PREFIX}{name}.{self._asked[name]}"
+        found = self._steps.pop(key, None)
+        if found is None:
+            self._refuse_other(f"step {name!r}, occurrence {self._asked[name]}")
+        return key, found
+
+    def call(self, name: str, arguments: JsonValue) -> ToolState | None:
+        """The recorded call of these arguments, settled or not. Raises Refused (`agent_diverged`)."""
+        wanted = _canonical(arguments)
+        for found in self._calls:
+            if found.name == name and _canonical(found.arguments) == wanted:
+                self._calls.remove(found)
+                return found
+        self._refuse_other(f"a call of {name!r} with other arguments or another tool")
+        return None
+
+    def check(self) -> None:
+        """Raises Refused (`agent_diverged`) when the agent went, or ended, another way than before."""
+        if self._diverged is None and self.left:
+            kept = [*self._steps, *(call.call for call in self._calls)]
+            self._diverged = f"it ended without {kept[0]}, which is recorded"
+        if self._diverged is not None:
+            raise Refused(DIVERGED, f"entered again, the agent does not do what it did before: {self._diverged}")
+
+    def _refuse_other(self, what: str) -> None:
+        if self._diverged is None and self.left:
+            self._diverged = f"it asks for {what}, which is not recorded"
+        if self._diverged is not None:
+            self.check()
+
+
+def recorded(texts: Mapping[str, str], first: int) -> dict[str, Recorded]:
+    """The steps among the private documents of the turn that began at `first`."""
+    found = {name: _RECORDED.validate_json(text) for name, text in texts.items() if name.startswith(PREFIX)}
+    return {name: step for name, step in found.items() if step.first == first}
+
+
+def text_of(recorded: Recorded) -> str:
+    """The step as a private document has it."""
+    return _RECORDED.dump_json(recorded).decode()
+
+
+def _canonical(arguments: JsonValue) -> bytes:
+    return to_json(_sorted(arguments))
+
+
+def _sorted(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(each) for each in value] if isinstance(value, list) else value

@@ -1,0 +1,66 @@
+"""What a turn asks of a person. Asking holds nothing: once nothing else of the turn is at work, it is suspended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from legato.events import ApprovalRequested, ApprovalResolved
+from legato.journal import Decision
+from legato.turn import Approval
+
+EXPIRY: Final = "expiry"
+"""Who decided when nobody did in time."""
+
+
+class Questions:
+    """The open questions of one turn, by `request`. `asked` are those that its journal knows already."""
+
+    def __init__(self, asked: Sequence[Approval], decisions: Mapping[str, Decision]) -> None:
+        self._asked = {approval.request: approval for approval in asked}
+        self._decisions = dict(decisions)
+        self._open: dict[str, asyncio.Future[Decision]] = {}
+        self._new: dict[str, ApprovalRequested] = {}
+
+    @property
+    def open(self) -> bool:
+        """Somebody waits for a person."""
+        return any(not answer.done() for answer in self._open.values())
+
+    @property
+    def new(self) -> list[ApprovalRequested]:
+        """Those that nobody knows of before the turn's suspension tells."""
+        return list(self._new.values())
+
+    def of(self, call: str, kind: str) -> Approval | None:
+        """The newest question of this kind that the journal knows about a call."""
+        return next((a for a in reversed(self._asked.values()) if a.call == call and a.kind == kind), None)
+
+    def next_request(self, call: str) -> str:
+        """A name for one more question about a call: an answer to an earlier one is none to it."""
+        return f"{call}-{sum(asked.call == call for asked in self._asked.values()) + 1}"
+
+    def put(self, question: ApprovalRequested, now: int) -> asyncio.Future[Decision]:
+        """The answer: there already where the question is decided or has expired."""
+        answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        known = self._asked.get(question.request)
+        if decided := self._decisions.get(question.request):
+            answer.set_result(decided)
+        elif known and known.expires_at <= now:
+            answer.set_result(Decision(False, EXPIRY, None, now))
+        elif known is None:
+            self._new[question.request] = question
+        self._open[question.request] = answer
+        return answer
+
+    def decide(self, decisions: Mapping[str, Decision]) -> None:
+        """Takes up what persons have decided. Only the first decision of each counts."""
+        for request, decision in decisions.items():
+            self._decisions.setdefault(request, decision)
+            if (answer := self._open.get(request)) and not answer.done():
+                answer.set_result(self._decisions[request])
+
+
+def resolved(request: str, decision: Decision) -> ApprovalResolved:
+    return ApprovalResolved(request=request, approved=decision.approved, by=decision.by, note=decision.note)
