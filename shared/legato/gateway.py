@@ -119,7 +119,7 @@ class Gateway:
         if made is None:
             decision = Decision(approved, key.uid, note, now)
             made = await self._engine.decide(key, turn, request, decision)
-            again = made != decision
+            again = made is not decision
         if made.approved != approved:
             raise AlreadyDecided(f"question {request!r} was {'approved' if made.approved else 'denied'} by {made.by}")
         await self._engine.take_over(key)

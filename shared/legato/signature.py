@@ -68,15 +68,26 @@ class Signature:
         result = TypeAdapter(JsonValue if returns in (Any, object) else returns)
         return cls(inspect.iscoroutinefunction(entry), schema, signature, injected, arguments, result)
 
-    def bind(self, arguments: JsonValue, injected: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What to call the function with. Raises BadArguments with the path of what is wrong and the reason."""
+    def fits(self, arguments: JsonValue) -> bool:
+        """The function can be called with these arguments."""
+        try:
+            self._accept(arguments)
+        except BadArguments:
+            return False
+        return True
+
+    def _accept(self, arguments: JsonValue) -> BaseModel:
         try:
             text = json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
-            accepted = self._arguments.model_validate_json(text)
+            return self._arguments.model_validate_json(text)
         except ValidationError as wrong:
             raise BadArguments(_reasons(wrong)) from None
         except Exception as wrong:
             raise BadArguments(f"{type(wrong).__name__}: {wrong}") from None
+
+    def bind(self, arguments: JsonValue, injected: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What to call the function with. Raises BadArguments with the path of what is wrong and the reason."""
+        accepted = self._accept(arguments)
         fields = self._arguments.model_fields
         values = {str(fields[name].alias): getattr(accepted, name) for name in accepted.model_fields_set}
         values |= {name: injected[name] for name in self._injected}

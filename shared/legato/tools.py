@@ -146,10 +146,20 @@ class Tool:
             context.close()
 
     def asks(self, arguments: JsonValue) -> str | None:
-        """What a person is asked before a call with these arguments; None where nobody needs to be."""
-        if callable(self.approval):
-            return self.approval(arguments if isinstance(arguments, dict) else {})
-        return self.approval
+        """What a person is asked before a call with these arguments; None where nobody has to be, or it cannot be made.
+
+        A person is asked all the same where `approval` itself fails.
+        """
+        if self.approval is None or not isinstance(arguments, dict) or not self.signature.fits(arguments):
+            return None
+        if isinstance(self.approval, str):
+            return self.approval
+        try:
+            prompt = self.approval(arguments)
+        except Exception as error:
+            log.warning("tool %s: approval(%r) failed: %s: %s", self.name, arguments, type(error).__name__, error)
+            prompt = f"{self.name}?"
+        return None if prompt is None else brief(str(prompt))
 
     async def reconciled(self, key: str, result_bytes: int) -> Reconciled | None:
         """What the tool's own `reconcile` tells of the call with this key; None when it cannot tell."""

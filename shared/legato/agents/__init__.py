@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import JsonValue
 
@@ -68,8 +68,9 @@ class Turn(Protocol):
         Calls still running when their agent ends are torn down, a `once` tool is let finish first; after that nothing
         starts (Refused, `agent_ended`)."""
 
-    async def step(self, name: str, work: Callable[[], Awaitable[JsonValue]], /) -> JsonValue:
-        """Does a named piece of work once: its result, as JSON, and what it says are durable before this returns.
+    async def step(self, name: str, work: Callable[[], Awaitable[Any]], /) -> Any:
+        """Does a named piece of work once: its result, as JSON gives it back, and what it says are durable before this
+        returns.
 
         It is told from others by its name and occurrence. Where the work raises a retryable ModelFailed it is done
         again. Raises Refused inside a step, for a result that is not JSON, and (`agent_diverged`) for a step that an

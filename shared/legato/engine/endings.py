@@ -23,7 +23,8 @@ LOST_OWNERS: Final = 3
 def rest(runtime: Runtime, origin: Origin, segment: Segment, state: TurnState, standing: Standing) -> Commit:
     """The Commit of a turn's last segment: its record, the head at rest and the released lease.
 
-    A turn that waits for a person also leaves its checkpoint, and is written only where no answer has come meanwhile.
+    A turn that waits for a person also leaves its checkpoint. The Commit knows every answer that came before it: were
+    its owner lost right after it, the turn is found by what `sweep_at` says.
     """
     assert standing.head
     assert standing.lease
@@ -35,11 +36,14 @@ def rest(runtime: Runtime, origin: Origin, segment: Segment, state: TurnState, s
     if not waiting:
         record = record_of(state, origin, segment.last, now, expires_at, keep_partial=runtime.keep_partial)
         return Commit(segment=segment, head=head, lease=lease, turn=record)
+    control = _unanswered(standing.control, state, expires_at)
+    asked_for = bool(control.decisions.get(state.turn)) or state.turn in control.cancels
+    expiry = min(asked.expires_at for asked in state.approvals if asked.approved is None)
     return Commit(
         segment=segment,
         head=replace(head, turn=ActiveTurn(state.turn, "waiting")),
-        lease=replace(lease, sweep_at=min(asked.expires_at for asked in state.approvals if asked.approved is None)),
-        control=_unanswered(standing.control, state, expires_at),
+        lease=replace(lease, sweep_at=now if asked_for else expiry),
+        control=control,
         turn=record_of(state, origin, None, None, expires_at),
         private=(checkpoint(segment.last, state, expires_at),),
     )

@@ -125,7 +125,7 @@ class OpenTurn:
         with self._running_here():
             return await self._make(requests)
 
-    async def step(self, name: str, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
+    async def step(self, name: str, work: Callable[[], Awaitable[Any]]) -> Any:
         """Does a named piece of work once; its result, as JSON, and what it says are durable before it returns."""
         self._refuse_inside(f"turn.step({name!r})", "put one after the other")
         key, known = self._past.step(name)

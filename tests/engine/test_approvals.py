@@ -1,0 +1,261 @@
+"""A person is asked: nothing is held meanwhile, the first answer counts, the tool runs once and only if allowed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from engine.rig import KEY, Gate, Instance, Rig, eventually, nth, types, unbroken
+from legato import Agent, tool
+from legato.errors import AlreadyDecided, NotFound
+from legato.journal import TurnRecord
+from legato.models.scripted import ScriptedModel
+from legato.tools import Tool
+
+WIRE = '/say 1\n/tool wire {"amount":5}\n/say 1'
+BOTH = '/parallel look {} wire {"amount":5}\n/say 1'
+TWO = '/parallel wire {"amount":1} wire {"amount":2}\n/say 1'
+
+
+@dataclass
+class Bank:
+    wired: list[int] = field(default_factory=list)
+    looked: int = 0
+
+    def tools(self) -> list[Tool]:
+        @tool(approval=lambda arguments: f"Wire {arguments['amount']}?")
+        async def wire(amount: int) -> int:
+            self.wired.append(amount)
+            return amount
+
+        @tool(effect="read")
+        async def look() -> str:
+            self.looked += 1
+            return "seen"
+
+        return [wire, look]
+
+
+@pytest.fixture
+def bank() -> Bank:
+    return Bank()
+
+
+def instance(rig: Rig, bank: Bank, **settings: Any) -> Instance:
+    return rig.instance(Agent(model=ScriptedModel(), tools=bank.tools()), **settings)
+
+
+async def waiting(one: Instance) -> TurnRecord:
+    await eventually(lambda: not one.engine.live)
+    record = await one.record()
+    assert record.status == "waiting"
+    return record
+
+
+async def completed(*instances: Instance) -> str:
+    records = [await one.ended() for one in instances]
+    assert records[0].status == "completed", records
+    assert records[0].output is not None
+    return records[0].output
+
+
+async def test_the_question_the_suspension_and_the_released_lease_are_one_commit(rig: Rig, bank: Bank) -> None:
+    one = instance(rig, bank)
+    await one.start(WIRE)
+    await waiting(one)
+    segments = await one.journal.read(KEY, 1, one.clock())
+    assert types(segments[-1].records()) == ["approval.requested", "turn.suspended"]
+    standing = await one.journal.standing(KEY)
+    assert standing.lease
+    assert standing.head
+    assert (standing.lease.expires_at, standing.head.turn) == (0, ("t1", "waiting"))
+    assert bank.wired == []
+
+
+async def test_the_instance_that_gets_the_decision_goes_on_with_the_turn(rig: Rig, bank: Bank) -> None:
+    one, other = instance(rig, bank), instance(rig, bank)
+    await one.start(WIRE)
+    await waiting(one)
+    decided = await other.gateway.decide(KEY, "t1", "1-1-1", True, "fine")
+    assert not decided.again
+    assert await completed(other) == "w1 w2 "
+    assert bank.wired == [5]
+    assert unbroken(await other.stored())
+
+
+async def test_the_decision_is_durable_before_the_tool_starts(rig: Rig, bank: Bank) -> None:
+    one, other = instance(rig, bank), instance(rig, bank)
+    await one.start(WIRE)
+    await waiting(one)
+    gate = Gate()
+    other.journal.rule = nth(gate, 1, "append")
+    deciding = asyncio.create_task(other.gateway.decide(KEY, "t1", "1-1-1", True, None))
+    await gate.reached.wait()
+    assert bank.wired == []
+    gate.open()
+    await deciding
+    assert await completed(other) == "w1 w2 "
+
+
+async def test_who_says_no_is_told_to_the_model_and_the_tool_never_runs(rig: Rig, bank: Bank) -> None:
+    one = instance(rig, bank)
+    await one.start(WIRE)
+    await waiting(one)
+    await one.gateway.decide(KEY, "t1", "1-1-1", False, "too much")
+    assert await completed(one) == "w1 w2 "
+    assert bank.wired == []
+    (call,) = (await one.record()).tools
+    assert call.error
+    assert (call.error.code, call.error.message) == ("denied", "denied by ann: too much")
+
+
+async def test_nothing_else_of_the_turn_is_cut_short_by_a_question(rig: Rig, bank: Bank) -> None:
+    one = instance(rig, bank)
+    await one.start(BOTH)
+    await waiting(one)
+    assert types(await one.stored())[-3:] == ["tool.result", "approval.requested", "turn.suspended"]
+    await one.gateway.decide(KEY, "t1", "1-2-1", True, None)
+    await completed(one)
+    assert (bank.looked, bank.wired) == (1, [5])
+
+
+async def test_of_twenty_decisions_at_once_on_two_instances_one_counts_and_the_tool_runs_once(
+    rig: Rig, bank: Bank
+) -> None:
+    instances = [instance(rig, bank), instance(rig, bank)]
+    await instances[0].start(WIRE)
+    await waiting(instances[0])
+    decisions = (instances[n % 2].gateway.decide(KEY, "t1", "1-1-1", n % 3 > 0, None) for n in range(20))
+    outcomes = await asyncio.gather(*decisions, return_exceptions=True)
+    await completed(*instances)
+    first = [outcome for outcome in outcomes if not isinstance(outcome, BaseException) and not outcome.again]
+    assert len(first) == 1
+    assert all(isinstance(outcome, AlreadyDecided) for outcome in outcomes if isinstance(outcome, BaseException))
+    assert len(bank.wired) <= 1
+    assert types(await instances[0].stored()).count("approval.resolved") == 1
+
+
+async def test_an_answer_that_comes_while_the_turn_is_put_to_rest_again_is_not_lost(rig: Rig, bank: Bank) -> None:
+    """Two questions: the second is answered while the first one's turn runs and is about to wait once more."""
+    one, other = instance(rig, bank, control_poll=60), instance(rig, bank)
+    await one.start(TWO)
+    await waiting(one)
+    gate = Gate()
+    one.journal.rule = nth(gate, 3, "commit")
+    first = asyncio.create_task(one.gateway.decide(KEY, "t1", "1-1-1", True, None))
+    await gate.reached.wait()
+    await other.gateway.decide(KEY, "t1", "1-2-1", True, None)
+    gate.open()
+    await first
+    assert await completed(one, other) == "w1 "
+    assert sorted(bank.wired) == [1, 2]
+
+
+async def test_a_turn_that_waits_once_more_is_not_resumed_by_an_answer_it_had(rig: Rig, bank: Bank) -> None:
+    one, other = instance(rig, bank), instance(rig, bank)
+    await one.start(TWO)
+    await waiting(one)
+    await one.gateway.decide(KEY, "t1", "1-1-1", True, None)
+    await eventually(lambda: bank.wired == [1])
+    await waiting(one)
+    before = await one.stored()
+    await other.engine.take_over(KEY)
+    assert await other.stored() == before
+    assert types(before).count("turn.resumed") == 1
+
+
+async def test_a_turn_put_to_rest_with_its_answer_is_found_by_the_next_sweep(rig: Rig, bank: Bank) -> None:
+    """Its owner may be lost before it takes the answer up."""
+    one, other = instance(rig, bank, control_poll=60), instance(rig, bank)
+    await one.start(TWO)
+    await waiting(one)
+    resting, looking = Gate(), Gate()
+    one.journal.rule = nth(resting, 3, "commit")
+    first = asyncio.create_task(one.gateway.decide(KEY, "t1", "1-1-1", True, None))
+    await resting.reached.wait()
+    await other.gateway.decide(KEY, "t1", "1-2-1", True, None)
+    one.journal.rule = nth(looking, 2, "standing")
+    resting.open()
+    await asyncio.gather(first, looking.reached.wait())
+    assert await other.journal.orphans(other.clock() + 1, 9) == [KEY]
+    looking.open()
+
+
+async def test_the_same_decision_again_is_answered_and_another_is_refused(rig: Rig, bank: Bank) -> None:
+    one = instance(rig, bank)
+    await one.start(WIRE)
+    await waiting(one)
+    await one.gateway.decide(KEY, "t1", "1-1-1", True, None)
+    await completed(one)
+    assert (await one.gateway.decide(KEY, "t1", "1-1-1", True, None)).again
+    with pytest.raises(AlreadyDecided):
+        await one.gateway.decide(KEY, "t1", "1-1-1", False, None)
+    assert bank.wired == [5]
+
+
+async def test_a_question_that_was_never_asked_is_not_found(rig: Rig, bank: Bank) -> None:
+    one = instance(rig, bank)
+    await one.start(WIRE)
+    await waiting(one)
+    with pytest.raises(NotFound):
+        await one.gateway.decide(KEY, "t1", "9-9-9", True, None)
+    assert (await one.record()).status == "waiting"
+
+
+async def test_a_question_that_nobody_answers_in_time_is_answered_no(rig: Rig, bank: Bank) -> None:
+    one, other = instance(rig, bank, approval=60), instance(rig, bank, approval=60)
+    await one.start(WIRE)
+    await waiting(one)
+    other.clock.advance(61)
+    with pytest.raises(AlreadyDecided):
+        await other.gateway.decide(KEY, "t1", "1-1-1", True, None)
+    await other.engine.take_over(KEY)
+    assert await completed(other) == "w1 w2 "
+    assert bank.wired == []
+
+
+async def test_a_turn_that_waits_is_taken_over_for_nothing_else(rig: Rig, bank: Bank) -> None:
+    one, other = instance(rig, bank), instance(rig, bank)
+    await one.start(WIRE)
+    await waiting(one)
+    before = await one.stored()
+    await other.engine.take_over(KEY)
+    assert await other.stored() == before
+
+
+async def test_a_turn_that_waits_is_gone_on_with_after_its_events_have_expired(rig: Rig, bank: Bank) -> None:
+    """From its checkpoint: the text that was said, the calls that were made."""
+    one, other = instance(rig, bank, approval=9 * 86400), instance(rig, bank, approval=9 * 86400)
+    await one.start(WIRE)
+    await waiting(one)
+    other.clock.advance(5 * 86400)
+    assert await other.stored() == []
+    await other.gateway.decide(KEY, "t1", "1-1-1", True, None)
+    assert await completed(other) == "w1 w2 "
+    assert bank.wired == [5]
+
+
+async def test_a_snapshot_of_a_turn_that_waits_outlives_its_events(rig: Rig, bank: Bank) -> None:
+    one = instance(rig, bank, approval=9 * 86400)
+    await one.start(WIRE)
+    await waiting(one)
+    before = await one.gateway.snapshot(KEY, None)
+    one.clock.advance(5 * 86400)
+    assert await one.gateway.snapshot(KEY, None) == before
+
+
+async def test_a_reader_of_a_turn_that_waits_is_told_so(rig: Rig, bank: Bank) -> None:
+    """Whether it was there when the turn came to rest or came later, on any instance."""
+    one, other = instance(rig, bank), instance(rig, bank)
+    started = await one.start(WIRE)
+    early = await other.follow(start=True)
+    await waiting(one)
+    late = await one.follow(start=True)
+    for client in (early, late):
+        messages = await client.end()
+        assert [message.event for message in messages[-2:]] == ["turn.suspended", "stream.closing"]
+        assert '"suspended"' in messages[-1].data
+    assert started.created
