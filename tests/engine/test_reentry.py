@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.rig import KEY, PATIENCE, Instance, Rig, ends, eventually, types, unbroken
+from engine.rig import KEY, PATIENCE, Gate, Instance, Rig, ends, eventually, nth, types, unbroken
 from legato import Agent, tool
 from legato.agents import Call, Turn
 from legato.errors import ModelFailed
@@ -373,3 +373,45 @@ async def test_a_turn_is_complete_once_however_often_it_changed_hands(rig: Rig) 
     await lose(instances[1], instances[2], stops[1].reached)
     assert text_of(await instances[2].ended()) == "0 1 "
     assert len(ends(await instances[2].stored())) == 1
+
+
+async def test_a_models_answer_and_all_its_calls_are_one_commit_before_any_tool_starts(rig: Rig, tools: Tools) -> None:
+    agent = Agent(model=ScriptedModel(), tools=[tools.make("read")])
+    instance = rig.instance(agent)
+    gate = Gate()
+    instance.journal.rule = nth(gate, 2, "commit")
+    await instance.start('/parallel act {"n":1} act {"n":2}')
+    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
+    assert types(instance.journal.segments[-1].records()) == ["tool.call", "tool.call"]
+    assert await instance.journal.private(KEY, "t1", instance.clock()) == {}
+    assert tools.entered == []
+    gate.open()
+    await instance.shown("tool.call", 2)
+    assert list(await instance.journal.private(KEY, "t1", instance.clock())) == ["step.model.1"]
+    tools.stop.opened.set()
+    await instance.ended()
+
+
+async def test_a_call_that_is_in_doubt_again_is_a_new_question(rig: Rig, tools: Tools) -> None:
+    """Whoever wanted it made again has not answered for what became of it then."""
+    stops = [tools.stop, Stop()]
+    entered = iter(stops)
+
+    @tool(effect="once")
+    async def act() -> None:
+        await next(entered)()
+
+    async def agent(turn: Turn) -> None:
+        await turn.calls([Call(act, act.name, {})])
+
+    owner, second, third = (rig.instance(agent) for _ in range(3))
+    await owner.start()
+    await lose(owner, second, stops[0].reached)
+    await eventually(lambda: not second.engine.live)
+    await second.gateway.decide(KEY, "t1", "1-1-1", True, None)
+    third.clock.advance(PLENTY)
+    await lose(second, third, stops[1].reached)
+    await eventually(lambda: not third.engine.live)
+    asked = [record.decode().payload for record in await third.stored() if record.type == "approval.requested"]
+    assert [getattr(question, "request", None) for question in asked] == ["1-1-1", "1-1-2"]
+    stops[1].opened.set()
