@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -49,18 +50,29 @@ async def recover(runtime: Runtime, key: SessionKey, record: TurnRecord, last: i
     begun = Checkpoint(record.first - 1, TurnState(record.turn, "streaming", record.input, record.agent))
     kept = _CHECKPOINT.validate_json(texts[CHECKPOINT]) if CHECKPOINT in texts else begun
     start = kept if kept.seq >= record.first else begun
-    segments = await events_between(runtime, key, start.seq + 1, last)
-    if segments is None:
+    state = await _gone_on(runtime, key, start, last)
+    if state is None:
         return Found(state_of(record), {}, whole=False)
-    return Found(after(start, segments), recorded(texts, record.first), whole=True)
+    return Found(state, recorded(texts, record.first), whole=True)
 
 
-def after(start: Checkpoint, segments: Iterable[Segment]) -> TurnState:
-    """The turn after what follows `start` in `segments`."""
-    turn = start.state.turn
-    records = (record for segment in segments if segment.turn == turn for record in segment.records())
-    payloads = (record.decode().payload for record in records if record.seq > start.seq)
-    return reduce(advance, merged(payloads), start.state)
+async def _gone_on(runtime: Runtime, key: SessionKey, start: Checkpoint, last: int) -> TurnState | None:
+    """The turn after all its events from `start` to `last`; None when some are gone. Others get their turn in between."""
+    at, state = start.seq, start.state
+    while at < last:
+        page = joined(await runtime.journal.read(key, at + 1, runtime.clock()), at)
+        if not page:
+            return None
+        for segment in page:
+            state, at = after(state, at, segment), segment.last
+            await asyncio.sleep(0)
+    return state
+
+
+def after(state: TurnState, seq: int, segment: Segment) -> TurnState:
+    """The turn, which stands at `seq`, after the rest of `segment`."""
+    records = segment.records() if segment.turn == state.turn else []
+    return reduce(advance, merged(record.decode().payload for record in records if record.seq > seq), state)
 
 
 async def events_between(runtime: Runtime, key: SessionKey, first: int, last: int) -> list[Segment] | None:
