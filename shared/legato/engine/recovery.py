@@ -57,7 +57,7 @@ async def recover(runtime: Runtime, key: SessionKey, record: TurnRecord, last: i
 
 
 async def _gone_on(runtime: Runtime, key: SessionKey, start: Checkpoint, last: int) -> TurnState | None:
-    """The turn after all its events from `start` to `last`; None when some are gone. Others get their turn in between."""
+    """The turn after all its events from `start` to `last`; None when some are gone. Others get a turn in between."""
     at, state = start.seq, start.state
     while at < last:
         page = joined(await runtime.journal.read(key, at + 1, runtime.clock()), at)
