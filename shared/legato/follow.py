@@ -5,6 +5,8 @@ Rules of this file:
   every wait. It is exact, or the reader is sent a snapshot that says so. Never a silent gap, never an error loop.
 - A reader runs nothing: when it leaves, the turn goes on. But whoever follows a turn that nobody owns takes it over.
 - No stream is silent for longer than the ping interval, whatever the journal does.
+- A client that does not read costs a bounded number of bytes. Only the stream that started a turn may hold its model
+  back, and it closes as `slow` once it has used that up.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +22,7 @@ from pydantic_core import from_json
 
 from legato import sse
 from legato.engine.feed import Feed
+from legato.engine.lead import Lead
 from legato.engine.records import joined
 from legato.engine.run import Engine
 from legato.engine.runtime import ANSWER_SECONDS, Runtime
@@ -34,6 +37,12 @@ log = logging.getLogger("legato.follow")
 AHEAD_SECONDS = 5.0
 """How long the journal may take to reach a cursor that is ahead of it, while its epoch's owner lives."""
 IDLE_CHECK_MS = 5_000
+SEGMENTS = 16
+SEGMENTS_MOST = 1000
+STORED_BYTES = 256 * 1024
+"""About how much of the journal a reader takes up at once, a single larger segment apart."""
+PIECE_BYTES = 64 * 1024
+"""About how much a stream hands over at once: whoever sends it buffers one piece for a client that does not read."""
 RETRY_MS = 1_000
 
 
@@ -72,6 +81,7 @@ class Reader:
         self._key = key
         self._check_at = 0
         self._ahead_until: int | None = None
+        self._limit = SEGMENTS
 
     def live(self) -> Batch | None:
         """What the live feed has behind the cursor; None: wait for it, or read the journal where `feed` is None."""
@@ -81,9 +91,11 @@ class Reader:
         if not feed.holds(self.cursor.seq):
             self.feed = None
             return None
-        frames = feed.after(self.cursor.seq)
+        frames = feed.after(self.cursor.seq, PIECE_BYTES)
         if frames:
-            return self._moved(frames, Cursor(feed.epoch, feed.last), over=feed.ended and feed.turn == self.turn)
+            reached = self.cursor.seq + len(frames)
+            over = reached == feed.last and feed.ended and feed.turn == self.turn
+            return self._moved(frames, Cursor(feed.epoch, reached), over)
         if feed.closed is None:
             return None
         self.feed = None
@@ -98,7 +110,7 @@ class Reader:
         if self.cursor is None:
             return await self._snapshot()
         since = max(self.cursor.seq, 1)
-        segments = await runtime.journal.read(self._key, since, runtime.clock())
+        segments = self._some(await runtime.journal.read(self._key, since, runtime.clock(), self._limit))
         if not self._stands(segments):
             return await self._elsewhere(patience)
         self._ahead_until = None
@@ -127,6 +139,21 @@ class Reader:
         if feed.knows(self.cursor) or follows_on:
             self.feed = feed
         return self.feed
+
+    def _some(self, segments: list[Segment]) -> list[Segment]:
+        """The first of them, one behind the cursor at least. The next read asks for about as many as will be kept."""
+        assert self.cursor
+        some: list[Segment] = []
+        room = STORED_BYTES
+        for segment in segments:
+            some.append(segment)
+            room -= len(segment.events) if segment.last > self.cursor.seq else 0
+            if room <= 0:
+                break
+        if segments:
+            average = sum(len(segment.events) for segment in segments) // len(segments)
+            self._limit = min(SEGMENTS_MOST, 2 + STORED_BYTES // average)
+        return some
 
     def _stands(self, segments: list[Segment]) -> bool:
         """The event at the cursor is in the journal under the cursor's epoch."""
@@ -198,13 +225,17 @@ class Reader:
 
 
 class Stream:
-    """One open SSE stream. `id` is its name for `/auth`, `turn` the one turn it is about, None for the session's."""
+    """One open SSE stream. `id` is its name for `/auth`, `turn` the one turn it is about, None for the session's.
 
-    def __init__(self, runtime: Runtime, name: str, key: SessionKey, reader: Reader) -> None:
+    `lead` is given to the stream that started the turn.
+    """
+
+    def __init__(self, runtime: Runtime, name: str, key: SessionKey, reader: Reader, lead: Lead | None = None) -> None:
         self.id = name
         self.session = key.session
         self.turn = reader.turn
         self._reader = reader
+        self._lead = lead
         self._settings = runtime.settings
         self._reading: asyncio.Task[Batch | None] | None = None
 
@@ -212,23 +243,47 @@ class Stream:
         """The bytes of the stream; closing the iterator is how a client leaves."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._settings.deadline * random.uniform(0.95, 1.0)
+        self._begin()
         try:
             yield sse.OPENING
             sent = loop.time()
-            while (now := loop.time()) < until:
+            while (now := loop.time()) < until and not self._slow:
                 if now - sent >= self._settings.ping:
                     yield sse.PING
                     sent = now
                 batch = await self._next(min(sent + self._settings.ping, until) - now)
                 if batch is not None:
-                    yield _encode(batch)
+                    for piece in _pieces(batch):
+                        yield piece
+                        self._taken(batch, piece)
                     if batch.over:
                         return
                     sent = loop.time()
-            yield _closing("deadline")
+                    del batch, piece  # whoever waits keeps nothing of what it was given
+            yield _closing("slow" if self._slow else "deadline")
         finally:
-            if self._reading:
-                self._reading.cancel()
+            self._end()
+
+    def _begin(self) -> None:
+        if self._lead:
+            self._lead.begin()
+
+    def _end(self) -> None:
+        if self._lead:
+            self._lead.end()
+        if self._reading:
+            self._reading.cancel()
+
+    @property
+    def _slow(self) -> bool:
+        return self._lead is not None and self._lead.slow
+
+    def _taken(self, batch: Batch, piece: bytes) -> None:
+        """After a snapshot nobody knows how far behind a stream is: it leads no more."""
+        if self._lead and batch.frames:
+            self._lead.took(len(piece))
+        elif self._lead:
+            self._lead.end()
 
     async def _next(self, timeout: float) -> Batch | None:
         reader = self._reader
@@ -289,12 +344,21 @@ def _polled(reader: Reader, batch: Batch) -> dict[str, Any]:
     return answer
 
 
-def _encode(batch: Batch) -> bytes:
+def _pieces(batch: Batch) -> Iterator[bytes]:
     if batch.snapshot is not None:
-        return sse.control("snapshot", batch.snapshot, id=batch.snapshot["cursor"])
+        yield sse.control("snapshot", batch.snapshot, id=batch.snapshot["cursor"])
     if batch.reason is not None:
-        return _closing(batch.reason)
-    return b"".join(batch.frames)
+        yield _closing(batch.reason)
+    piece: list[bytes] = []
+    size = 0
+    for frame in batch.frames:
+        piece.append(frame)
+        size += len(frame)
+        if size >= PIECE_BYTES:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)
 
 
 def _closing(reason: str) -> bytes:

@@ -15,6 +15,7 @@ from pydantic_core import to_json
 
 from legato.engine.endings import answered
 from legato.engine.fences import tombstone
+from legato.engine.lead import Lead
 from legato.engine.recovery import recover
 from legato.engine.run import Engine, Started, StartTurn
 from legato.engine.runtime import Runtime, answer
@@ -52,9 +53,11 @@ class Gateway:
         return await self._engine.start(key, request)
 
     def attach(self, key: SessionKey, started: Started) -> Stream:
-        """The stream of a turn from its `turn.started` on."""
+        """The stream of a turn from its `turn.started` on. That of the request that began it leads."""
+        live = self._engine.live.get(key) if started.created else None
+        lead = live.writer.feed.lead if live and live.id == started.record.turn else None
         reader = self._reader(key, Cursor(0, started.record.first - 1), started.record.turn, exact=True)
-        return self._stream(key, reader)
+        return self._stream(key, reader, lead)
 
     async def follow(self, key: SessionKey, *, cursor: Cursor | None, start: bool, turn: str | None) -> Stream | None:
         """The stream behind a cursor; None when it asks for a turn whose end the cursor has passed.
@@ -205,5 +208,5 @@ class Gateway:
     def _reader(self, key: SessionKey, cursor: Cursor | None, turn: str | None, exact: bool = False) -> Reader:
         return Reader(self._runtime, self._engine, key, cursor, turn, exact)
 
-    def _stream(self, key: SessionKey, reader: Reader) -> Stream:
-        return Stream(self._runtime, self._runtime.nonce(), key, reader)
+    def _stream(self, key: SessionKey, reader: Reader, lead: Lead | None = None) -> Stream:
+        return Stream(self._runtime, self._runtime.nonce(), key, reader, lead)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -13,6 +16,8 @@ from legato.errors import SettingsError
 
 Seconds = Annotated[float, Field(gt=0, le=30 * 86400)]
 Bytes = Annotated[int, Field(gt=0)]
+RESEMBLES = 0.85
+"""From 0 to 1: how alike a name must be to that of a setting to be taken for a slip of the pen."""
 
 
 def _journal(value: str) -> str:
@@ -90,6 +95,9 @@ class Settings(BaseSettings):
     pending_bytes: Bytes = 256 * 1024
     pending_seconds: Seconds = 5
     feed_bytes: Bytes = 1024 * 1024
+    ahead_bytes: Bytes = 64 * 1024
+    hold_back_seconds: Seconds = 30
+    turn_seconds: Seconds = 6 * 3600
 
 
 def read_settings() -> Settings:
@@ -102,6 +110,42 @@ def read_settings() -> Settings:
     except ValidationError as wrong:
         lines = [f"LEGATO_{str(e['loc'][0]).upper()}={e['input']!r}: {e['msg']}" for e in wrong.errors()]
         raise SettingsError("; ".join(lines)) from None
+    if lines := [*_misspelled(os.environ), *_contradictions(settings)]:
+        raise SettingsError("; ".join(lines))
     if settings.auth == "dev" and settings.k_service:
         raise SettingsError("LEGATO_AUTH='dev': anyone could be anyone; it is refused where K_SERVICE is set")
     return settings
+
+
+_LESS = (
+    ("flush", "pending_seconds"),
+    ("flush_bytes", "pending_bytes"),
+    ("ping", "deadline"),
+    ("lease", "turn_seconds"),
+    ("hold_back_seconds", "turn_seconds"),
+)
+"""The first of two must be less than the second: else the one would always come first, and the other mean nothing."""
+
+
+def _contradictions(settings: Settings) -> Iterator[str]:
+    for one, other in _LESS:
+        small, large = getattr(settings, one), getattr(settings, other)
+        if small >= large:
+            yield f"{_named(one)}={small:g}: expected less than {_named(other)}, which is {large:g}"
+    if settings.turn_seconds > settings.ttl / 2:
+        most = f"{settings.ttl / 2:g}, half of LEGATO_TTL, so that no event expires in mid-turn"
+        yield f"{_named('turn_seconds')}={settings.turn_seconds:g}: expected at most {most}"
+
+
+def _misspelled(names: Iterable[str]) -> Iterator[str]:
+    """Of the names that are no setting's those that resemble one; others may mean something to somebody else."""
+    known = [_named(name) for name, field in Settings.model_fields.items() if field.validation_alias is None]
+    for name in names:
+        upper = name.upper()
+        near = get_close_matches(upper, known, 1, RESEMBLES) if upper.startswith("LEGATO_") else []
+        if near and near[0] != upper:
+            yield f"{name}: there is no such setting; did you mean {near[0]}?"
+
+
+def _named(field: str) -> str:
+    return f"LEGATO_{field.upper()}"

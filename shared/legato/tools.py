@@ -198,7 +198,7 @@ class Tool:
         if task.done() and not task.cancelled() and (task.result().ok or not stopped):
             return task.result()
         if stopped:
-            timeout = Outcome.failed("timeout", f"no result within {self.timeout:g} s")
+            timeout = Outcome.failed("timeout", f"no result within the tool's timeout of {self.timeout:g} s")
             return replace(timeout, unfinished=not task.done())
         return Outcome.failed("tool_failed", "CancelledError: the tool cancelled itself")
 
@@ -215,7 +215,8 @@ class Tool:
             return Outcome.failed("busy", f"no thread came free within {self.timeout:g} s; the tool was not started")
         if future.done():
             return future.result()
-        timeout = Outcome.failed("timeout", f"no result within {self.timeout:g} s; its thread may still be at work")
+        said = f"no result within the tool's timeout of {self.timeout:g} s; its thread may still be at work"
+        timeout = Outcome.failed("timeout", said)
         return replace(timeout, unfinished=True)
 
 

@@ -62,7 +62,7 @@ async def test_a_cut_right_after_a_snapshot_loses_nothing(duo: Duo, session: str
 
 async def test_a_stream_that_closes_at_its_deadline_is_resumed_without_a_gap(duo: Duo, session: str) -> None:
     told: list[Message] = []
-    async with duo.place.server("deadline", LEGATO_DEADLINE="0.4") as brief:
+    async with duo.place.server("deadline", LEGATO_DEADLINE="0.4", LEGATO_PING="0.3") as brief:
         await duo.a.caller().begin(session, "/say 80 40", "t")
         while not told or told[-1].event != "turn.completed":
             cursor = next((message.id for message in reversed(told) if message.id), None)

@@ -212,7 +212,7 @@ class Instance:
         feed = self.live(key).writer.feed
         async with asyncio.timeout(PATIENCE):
             while True:
-                records = (Record.of(sse.line(frame)) for frame in feed.after(feed.start))
+                records = (Record.of(sse.line(frame)) for frame in feed.after(feed.start, 10**9))
                 found = [record for record in records if record.type == kind]
                 if len(found) >= count:
                     return found[count - 1]

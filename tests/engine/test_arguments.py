@@ -10,6 +10,7 @@ import pytest
 
 from engine.rig import Instance, Rig, types
 from legato import Agent, ToolFailed, Turn, tool
+from legato.agents import Call
 from legato.demo import agent as demo
 from legato.models.scripted import ScriptedModel
 
@@ -53,6 +54,21 @@ async def test_arguments_that_no_commit_can_hold_settle_the_call(rig: Rig, large
 
     instance = rig.instance(agent)
     assert types(await instance.play()) == ["turn.started", "tool.call", "tool.result", "turn.completed"]
+
+
+async def test_arguments_of_calls_made_together_that_no_commit_can_hold_settle_those_beyond(rig: Rig) -> None:
+    """Each would fit for itself. Those that fit are made, and all are durable together."""
+
+    async def agent(turn: Turn) -> None:
+        calls = [Call(echo, "echo", {"value": "x" * 800_000}) for _ in range(4)]
+        outcomes = await turn.calls([*calls, Call(echo, "echo", {"value": 1})])
+        assert [outcome.error and outcome.error.code for outcome in outcomes] == [None] * 2 + ["bad_arguments"] * 2 + [
+            None
+        ]
+
+    instance = rig.instance(agent)
+    assert (await instance.play())[-1].type == "turn.completed"
+    assert sum(len(segment.events) for segment in instance.journal.segments[:3]) < 2_100_000
 
 
 async def test_halves_of_pairs_reach_neither_journal_nor_tool(rig: Rig) -> None:

@@ -22,7 +22,7 @@ async def look(key: str) -> str:
 
 def seen(instance: Instance) -> list[str]:
     feed = instance.live().writer.feed
-    return types([Record.of(sse.line(frame)) for frame in feed.after(feed.start)])
+    return types([Record.of(sse.line(frame)) for frame in feed.after(feed.start, 10**9)])
 
 
 async def begun(rig: Rig) -> tuple[Instance, Puppet]:

@@ -180,6 +180,22 @@ class TestLoop:
             await Agent(model=ScriptedModel())(Recorder("/say 1\n/drop"))
         assert (failure.value.code, failure.value.retryable) == ("model_broken_off", True)
 
+    async def test_a_timeout_of_the_models_own_is_not_its_silence(self) -> None:
+        class Late(Told):
+            async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+                yield TextChunk("a")
+                raise TimeoutError("the vendor's")
+
+        with pytest.raises(TimeoutError, match="the vendor's"):
+            await Agent(model=Late())(Recorder())
+
+    async def test_time_that_its_client_or_the_journal_takes_is_no_silence_of_the_model(self) -> None:
+        turn = Recorder()
+        turn.open.clear()
+        asyncio.get_running_loop().call_later(0.1, turn.open.set)
+        await Agent(model=Told(ENDS), silence=0.05)(turn)
+        assert turn.of("text") == ["8"]
+
     async def test_a_model_that_never_ends_is_refused_and_its_last_calls_are_not_made(self) -> None:
         turn = Recorder()
         with pytest.raises(Refused) as refused:
@@ -193,6 +209,7 @@ class TestLoop:
             ({"tools": [double, double]}, "two tools are named 'double'"),
             ({"tools": [len]}, "decorate it with @tool"),
             ({"max_steps": 0}, "expected 1 or more"),
+            ({"silence": 0}, "expected seconds above 0"),
             ({"name": "two words"}, "name is 'two words'"),
         ],
     )

@@ -24,3 +24,49 @@ def test_a_limit_that_no_store_can_keep_is_refused(name: str, value: int, monkey
     monkeypatch.setenv(f"LEGATO_{name}", str(value))
     with pytest.raises(SettingsError, match=f"LEGATO_{name}"):
         read_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "other"),
+    [
+        ("FLUSH", "5", "PENDING_SECONDS"),
+        ("FLUSH_BYTES", "262144", "PENDING_BYTES"),
+        ("PING", "3300", "DEADLINE"),
+        ("LEASE", "21600", "TURN_SECONDS"),
+        ("HOLD_BACK_SECONDS", "21600", "TURN_SECONDS"),
+        ("TURN_SECONDS", "43201", "TTL"),
+        ("TTL", "43199", "TURN_SECONDS"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_by_both_names(
+    name: str, value: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"LEGATO_{name}", value)
+    with pytest.raises(SettingsError, match="expected") as told:
+        read_settings()
+    assert f"LEGATO_{name}" in str(told.value)
+    assert f"LEGATO_{other}" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [("LEGATO_FLSUH", "FLUSH"), ("LEGATO_TLT", "TTL"), ("legato_pings", "PING"), ("LEGATO_FEED_BYTE", "FEED_BYTES")],
+)
+def test_a_misspelt_setting_is_refused_with_the_one_that_was_meant(
+    slip: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(slip, "1")
+    with pytest.raises(SettingsError, match=f"{slip}: .* LEGATO_{meant}"):
+        read_settings()
+
+
+@pytest.mark.parametrize("name", ["LEGATO_DEMO_LEDGER", "LEGATO_REQUIRE", "LEGATO_EMULATOR", "LEGATO_URL", "FLSUH"])
+def test_a_name_that_resembles_no_setting_is_left_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "x")
+    assert read_settings()
+
+
+@pytest.mark.parametrize("name", ["legato_flush", "LEGATO_FLUSH"])
+def test_a_setting_is_read_in_either_case(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "0.25")
+    assert read_settings().flush == 0.25

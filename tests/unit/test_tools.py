@@ -327,7 +327,7 @@ class TestTime:
             finally:
                 ended.set()
 
-        assert await slow.run({}, context) == Outcome.failed("timeout", "no result within 0.01 s")
+        assert await slow.run({}, context) == Outcome.failed("timeout", "no result within the tool's timeout of 0.01 s")
         assert ended.is_set()
         assert context.cancelled
 

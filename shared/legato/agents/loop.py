@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -55,7 +57,8 @@ class Agent:
     """A model, the tools it may call and what it is told. `max_steps` is how many model calls one turn may take,
     `history` how many completed turns before this one the model is told of.
 
-    Raises TypeError when a tool is none, or two have the same name.
+    A model that gives nothing for `silence` seconds is given up. Raises TypeError when a tool is none, or two have the
+    same name.
     """
 
     model: Model
@@ -63,6 +66,7 @@ class Agent:
     instructions: str = ""
     max_steps: int = 32
     history: int = 20
+    silence: float = 120
     name: str = "agent"
 
     def __post_init__(self) -> None:
@@ -72,6 +76,8 @@ class Agent:
             raise TypeError(f"Agent {self.name!r}: max_steps is {self.max_steps}, expected 1 or more")
         if self.history < 0:
             raise TypeError(f"Agent {self.name!r}: history is {self.history}, expected 0 or more")
+        if not 0 < self.silence < math.inf:
+            raise TypeError(f"Agent {self.name!r}: silence is {self.silence!r}, expected seconds above 0")
         for tool in self.tools:
             if not isinstance(tool, Tool):
                 raise TypeError(f"Agent {self.name!r}: {tool!r} is no tool; decorate it with @tool")
@@ -110,7 +116,7 @@ class Agent:
         text: list[str] = []
         calls: list[CallRequested] = []
         async with _closing(self.model.stream(ModelRequest(self.instructions, messages, specs))) as stream:
-            async for event in stream:
+            while event := await self._next(stream):
                 match event:
                     case TextChunk(chunk):
                         text.append(chunk)
@@ -124,6 +130,18 @@ class Agent:
                         reply: JsonValue = _REPLY.dump_python(_Reply(message, event))
                         return reply
         raise ModelFailed("model_broken_off", "the model's stream ended before its answer was whole", retryable=True)
+
+    async def _next(self, stream: AsyncIterator[ModelEvent]) -> ModelEvent | None:
+        """None at the stream's end."""
+        waiting = asyncio.timeout(self.silence)
+        try:
+            async with waiting:
+                return await anext(stream, None)
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            said = f"the model gave nothing for {self.silence:g} s (Agent.silence)"
+            raise ModelFailed("model_silent", said, retryable=True) from None
 
 
 def _keepable(call: CallRequested, before: Sequence[CallRequested]) -> CallRequested:

@@ -30,6 +30,8 @@ from legato.tools import Outcome, Tool, ToolContext
 
 T = TypeVar("T")
 PROGRESS_SECONDS: Final = 0.1
+CALL_BYTES: Final = 512
+"""What a `tool.call` is counted as besides its arguments."""
 APPROVAL: Final = "approval"
 IN_DOUBT: Final = "in_doubt"
 
@@ -68,10 +70,9 @@ class Calls:
         """A `once` call may be having its effect, or have had it untold: whoever comes next must know by the lease."""
         return bool(self._in_effect)
 
-    def intend(self, request: Call, step: int, number: int) -> tuple[Intent, bool]:
-        """The call as it is recorded, or as it will be; and whether it is new."""
-        limit = self._runtime.settings.result_bytes
-        arguments, problem = (None, request.problem) if request.problem else _told(request.arguments, limit)
+    def intend(self, request: Call, step: int, number: int, room: int) -> tuple[Intent, bool]:
+        """The call as it is recorded, or as it will be; and whether it is new. Its arguments may have `room` bytes."""
+        arguments, problem = (None, request.problem) if request.problem else _told(request.arguments, room)
         name = brief(request.name)
         known = self._past.call(name, arguments)
         if known is None:
@@ -229,7 +230,7 @@ class _Progress:
 
     def __call__(self, message: str | None, fraction: float | None) -> None:
         now = asyncio.get_running_loop().time()
-        if now < self._next or not self._writer.state.accepts("tool.progress"):
+        if now < self._next or not self._writer.ready or not self._writer.state.accepts("tool.progress"):
             return
         self._next = now + PROGRESS_SECONDS
         self._writer.show(ToolProgress(call=self._call, message=message, fraction=fraction))
@@ -247,7 +248,14 @@ def _told(arguments: JsonValue, limit: int) -> tuple[JsonValue, str | None]:
     except ValueError as wrong:
         return None, str(wrong)
     size = _size(clean)
-    return (clean, None) if size <= limit else (None, f"the arguments are {size} bytes of JSON, at most {limit} fit")
+    if size <= limit:
+        return clean, None
+    return None, f"the arguments are {size} bytes of JSON, at most {max(limit, 0)} fit beside the calls made with it"
+
+
+def cost(call: ToolCall) -> int:
+    """What a call takes of the bytes that calls made together have, so that they fit one Commit."""
+    return CALL_BYTES + _size(call.arguments)
 
 
 def _size(value: JsonValue) -> int:

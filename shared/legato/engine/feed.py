@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from legato import sse
+from legato.engine.lead import Lead
 from legato.events import TERMINAL, Cursor, Record
 from legato.journal import Segment
 
@@ -14,8 +15,9 @@ class Feed:
     """Events of one epoch that may be shown, newest last. It forgets the oldest beyond `limit` bytes, but never one
     that the journal does not have yet: a reader that falls out of it reads the journal."""
 
-    def __init__(self, fence: Segment, limit: int) -> None:
+    def __init__(self, fence: Segment, limit: int, lead: Lead) -> None:
         """`fence` is what began the epoch; it is durable already."""
+        self.lead = lead
         self.epoch = fence.epoch
         self.turn = fence.turn
         self.ended = False
@@ -36,6 +38,7 @@ class Feed:
             frame = sse.frame(record)
             self._frames.append(frame)
             self._size += len(frame)
+            self.lead.shown(len(frame))
         self.last = records[-1].seq
         self.ended = records[-1].type in TERMINAL
         if self._size > self._limit:
@@ -63,9 +66,13 @@ class Feed:
         """What follows `seq` is still in the buffer."""
         return seq >= self._base
 
-    def after(self, seq: int) -> list[bytes]:
-        """The frames behind `seq`, which must be one that `holds`."""
-        return self._frames[seq - self._base :]
+    def after(self, seq: int, room: int) -> list[bytes]:
+        """The next frames behind `seq`, which must be one that `holds`: about `room` bytes, one frame at least."""
+        first = end = seq - self._base
+        while end < len(self._frames) and room > 0:
+            room -= len(self._frames[end])
+            end += 1
+        return self._frames[first:end]
 
     async def wait(self, seq: int, timeout: float) -> None:
         """Returns when something behind `seq` is shown or the feed is closed, after `timeout` seconds at the latest."""

@@ -53,8 +53,9 @@ class LiveTurn:
         self.turn = OpenTurn(runtime, key, self.writer, self.calls, past, origin.first)
         self._past = past
         self._runtime = runtime
-        self._cancel: Cancel | None = None
-        self._cancelled = asyncio.Event()
+        self._since = runtime.clock() if state.approvals else origin.started_at
+        self._stopped: Payload | None = None
+        self._stopping = asyncio.Event()
         if cancel := cancel_of(committed.control, state.turn):
             self.cancel(cancel)
 
@@ -64,10 +65,13 @@ class LiveTurn:
 
     def cancel(self, cancel: Cancel) -> None:
         """Asks model, tools and agent to stop. Only the first one counts."""
-        if self._cancel is None:
-            self._cancel = cancel
+        self._stop(TurnInterrupted(reason=cancel.reason, by=cancel.by))
+
+    def _stop(self, ending: Payload) -> None:
+        if self._stopped is None:
+            self._stopped = ending
             self.calls.cancelled = True
-            self._cancelled.set()
+            self._stopping.set()
 
     def ask_again(self, control: Control | None) -> None:
         """Takes up what outsiders ask of the turn."""
@@ -77,7 +81,8 @@ class LiveTurn:
 
     async def live(self, body: Body) -> None:
         """Runs `body`, whose answer is the terminal event, and commits that; returns when the turn is over here."""
-        background = [asyncio.create_task(work) for work in (self.writer.pump(), self.holding.keep(), self._watch())]
+        works = (self.writer.pump(), self.holding.keep(), self._watch(), self._limit())
+        background = [asyncio.create_task(work) for work in works]
         main = asyncio.create_task(self._to_its_end(body))
         lost = asyncio.create_task(self.holding.lost.wait())
         try:
@@ -96,18 +101,19 @@ class LiveTurn:
                 raise
         finally:
             self.writer.feed.close(self.writer.feed.closed or "lease")
-            await _stop(main, lost, *background)
+            await _end(main, lost, *background)
 
     async def run_agent(self, agent: AgentFunction) -> Sequence[Payload]:
-        """The agent's work, ended when someone cancels it or nothing is left to do before a person has answered.
+        """The agent's work, ended when someone cancels it, it takes too long, or nothing is left to do before a person
+        has answered.
 
         Gives the last events that its end deserves.
         """
-        if self._cancel:
-            return [TurnInterrupted(reason=self._cancel.reason, by=self._cancel.by)]
+        if self._stopped:
+            return [self._stopped]
         await self.turn.enter()
         task = asyncio.create_task(_guarded(agent, self.turn))
-        asked = [asyncio.create_task(event.wait()) for event in (self._cancelled, self.calls.quiet)]
+        asked = [asyncio.create_task(event.wait()) for event in (self._stopping, self.calls.quiet)]
         try:
             await asyncio.wait({task, *asked}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
@@ -120,8 +126,8 @@ class LiveTurn:
         finally:
             for waiting in asked:
                 waiting.cancel()
-        if self._cancel:
-            return [TurnInterrupted(reason=self._cancel.reason, by=self._cancel.by)]
+        if self._stopped:
+            return [self._stopped]
         return [*self.questions.new, TurnSuspended(reason="approval")]
 
     async def _to_its_end(self, body: Body) -> None:
@@ -167,6 +173,16 @@ class LiveTurn:
                 self.ask_again(control)
             await asyncio.sleep(self._runtime.settings.control_poll)
 
+    async def _limit(self) -> None:
+        """Stops a turn that lasts too long, counted from its start, whoever owned it meanwhile.
+
+        One that has waited for a person is counted from here on: how long people think is no matter of this bound.
+        """
+        most = self._runtime.settings.turn_seconds
+        await asyncio.sleep(most - (self._runtime.clock() - self._since) / 1000)
+        message = f"the turn took longer than {most:g} s (LEGATO_TURN_SECONDS)"
+        self._stop(TurnFailed(code="turn_too_long", message=message))
+
 
 async def _guarded(agent: AgentFunction, turn: OpenTurn) -> None:
     """A task that raises SystemExit or KeyboardInterrupt would end the process and every other turn with it."""
@@ -191,7 +207,7 @@ def _forget(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-async def _stop(*tasks: asyncio.Task[Any]) -> None:
+async def _end(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 from legato.agents import Call, PastTurn
-from legato.engine.calls import Calls, Intent, together
+from legato.engine.calls import Calls, Intent, cost, together
 from legato.engine.past import Past, Recorded, text_of
 from legato.engine.runtime import Runtime, persist
 from legato.engine.writer import Writer
@@ -87,7 +87,8 @@ class OpenTurn:
         ]
 
     def text(self, text: str) -> Awaitable[None]:
-        """Extends the answer, at once; awaiting it also waits while the journal is behind. Raises Refused."""
+        """Extends the answer, at once; awaiting it also waits while the journal is behind, or the client that started
+        the turn. Raises Refused."""
         self._show(TextDelta, self._said, text)
         return _Ready(self._writer)
 
@@ -193,8 +194,10 @@ class OpenTurn:
 
     async def _durable(self, requests: Sequence[Call]) -> list[Intent]:
         intents, new = [], []
+        room = self._runtime.settings.result_bytes
         for request in requests:
-            intent, is_new = self._calls.intend(request, self._at, self._numbered + 1)
+            intent, is_new = self._calls.intend(request, self._at, self._numbered + 1, room)
+            room -= cost(intent.call)
             intents.append(intent)
             if is_new:
                 self._numbered += 1
@@ -317,11 +320,13 @@ def _holdable(kind: str, tokens: int) -> bool:
 
 
 class _Ready:
-    """Awaitable that waits for the journal; not awaiting it is no fault."""
+    """Awaitable that waits for the journal, and for the client that started the turn; not awaiting it is no fault."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     def __await__(self) -> Generator[Any, None, None]:
+        if self._writer.feed.lead.holds:
+            yield from self._writer.feed.lead.let_go().__await__()
         if not self._writer.ready:
             yield from self._writer.caught_up().__await__()

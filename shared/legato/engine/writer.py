@@ -22,6 +22,7 @@ from functools import reduce
 from typing import Final, NamedTuple
 
 from legato.engine.feed import Feed
+from legato.engine.lead import Lead
 from legato.engine.lease import Holding
 from legato.engine.runtime import Runtime, persist
 from legato.errors import Conflict, LeaseLost, Refused
@@ -50,9 +51,10 @@ class Writer:
         self, runtime: Runtime, key: SessionKey, holding: Holding, begun: Standing, state: TurnState, fence: Segment
     ) -> None:
         """`fence` is what began this epoch, `begun` the documents since then, `state` the turn up to and with it."""
+        settings = runtime.settings
         self.turn = state.turn
         self.seq = fence.last
-        self.feed = Feed(fence, runtime.settings.feed_bytes)
+        self.feed = Feed(fence, settings.feed_bytes, Lead(settings.ahead_bytes, settings.hold_back_seconds))
         self._loop = asyncio.get_running_loop()
         self._runtime = runtime
         self._key = key
