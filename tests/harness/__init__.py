@@ -5,5 +5,6 @@ from harness.emulator import Emulator, find_emulator
 from harness.ports import Port
 from harness.proxy import TcpProxy
 from harness.server import Face, Server
+from harness.stuck import Stuck
 
-__all__ = ["Answer", "Caller", "Emulator", "Face", "Port", "Server", "TcpProxy", "find_emulator"]
+__all__ = ["Answer", "Caller", "Emulator", "Face", "Port", "Server", "Stuck", "TcpProxy", "find_emulator"]
