@@ -42,7 +42,7 @@ SEGMENTS_MOST = 1000
 STORED_BYTES = 256 * 1024
 """About how much of the journal a reader takes up at once, a single larger segment apart."""
 PIECE_BYTES = 64 * 1024
-"""About how much a stream hands over at once: whoever sends it buffers one piece for a client that does not read."""
+"""How much a stream hands over at once, about: whoever sends it buffers one piece for a client that does not read."""
 RETRY_MS = 1_000
 
 
@@ -345,20 +345,24 @@ def _polled(reader: Reader, batch: Batch) -> dict[str, Any]:
 
 
 def _pieces(batch: Batch) -> Iterator[bytes]:
-    if batch.snapshot is not None:
-        yield sse.control("snapshot", batch.snapshot, id=batch.snapshot["cursor"])
-    if batch.reason is not None:
-        yield _closing(batch.reason)
+    """The batch as a stream sends it, in pieces of PIECE_BYTES to twice that, the last one apart."""
     piece: list[bytes] = []
     size = 0
-    for frame in batch.frames:
-        piece.append(frame)
-        size += len(frame)
-        if size >= PIECE_BYTES:
-            yield b"".join(piece)
-            piece, size = [], 0
+    for frame in _frames(batch):
+        for start in range(0, len(frame), PIECE_BYTES):
+            piece.append(frame[start : start + PIECE_BYTES])
+            size += len(piece[-1])
+            if size >= PIECE_BYTES:
+                yield b"".join(piece)
+                piece, size = [], 0
     if piece:
         yield b"".join(piece)
+
+
+def _frames(batch: Batch) -> Iterable[bytes]:
+    if batch.snapshot is not None:
+        return [sse.control("snapshot", batch.snapshot, id=batch.snapshot["cursor"])]
+    return [_closing(batch.reason)] if batch.reason is not None else batch.frames
 
 
 def _closing(reason: str) -> bytes:

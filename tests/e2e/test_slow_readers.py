@@ -1,10 +1,11 @@
-"""Clients that do not read, over real sockets: the one that started the turn stops its model, in bounds; the others only
-wait for themselves, and none of them costs much."""
+"""Clients that do not read, over real sockets: the one that started the turn stops its model, in bounds; the others
+wait for themselves alone, and none of them costs much."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+import os
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -23,6 +24,11 @@ SCRIPT = "\n".join('/say 1\n/tool big {"bytes": 400000}' for _ in range(ROUNDS))
 @pytest.fixture
 def place(sqlite_url: str, face: Face, tmp_path: Path) -> Place:
     return Place(sqlite_url, face, tmp_path)
+
+
+def resident_mb(server: Server) -> float:
+    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in server.workers())
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 class Watching:
@@ -59,6 +65,10 @@ class Watching:
         return await asyncio.wait_for(self._task, 60)
 
 
+def last(frame: Message) -> bool:
+    return frame.event == "turn.completed" and '"turn":"t19"' in frame.data
+
+
 def start(server: Server) -> Stuck:
     return Stuck(server.url, "POST", "/v1/sessions/s/turns", {"input": SCRIPT, "turn": "t"})
 
@@ -86,3 +96,21 @@ async def test_a_starting_client_that_never_reads_is_left_behind_and_resumes_exa
         async with server.caller().events("s", told[-2].id, turn="t") as answer:
             rest = await answer.rest(60)
         assert journaled([*told, *rest]) == whole
+
+
+async def test_readers_that_never_read_cost_bounded_memory_and_nobody_elses_time(place: Place) -> None:
+    """Twenty of them and 20 MB: each keeps a piece and a part of the journal, not what was said. Nothing is lost."""
+    async with place.server() as server, server.caller().start("s", "/say 1") as first:
+        await first.rest()
+        url = "/v1/sessions/s/events?from=start"
+        with closing(Stuck(server.url, "GET", url)) as stuck, ExitStack() as readers:
+            for _ in range(19):
+                readers.enter_context(closing(Stuck(server.url, "GET", url)))
+            before = resident_mb(server)
+            for number in range(20):
+                async with server.caller().start("s", '/tool big {"bytes": 1000000}', f"t{number}") as answer:
+                    assert (await answer.rest())[-1].event == "turn.completed"
+            grown = resident_mb(server) - before
+            told = await asyncio.to_thread(stuck.read_on, last)
+            assert [json.loads(data)["seq"] for data in journaled(told)] == list(range(1, 3 + 1 + 20 * 4))
+    assert grown < 40

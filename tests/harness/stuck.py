@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
+from contextlib import suppress
 from http.client import HTTPResponse, IncompleteRead
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,15 +27,18 @@ class Stuck:
         self._socket.connect((parts.hostname, parts.port))
         self._socket.sendall("\r\n".join([f"{method} {path} HTTP/1.1", *fields, "", ""]).encode() + content)
 
-    def read_on(self, timeout: float = 30) -> list[Message]:
-        """Blocks: every frame up to the end of the answer, clean or broken."""
+    def read_on(self, until: Callable[[Message], bool] = lambda _: False, timeout: float = 30) -> list[Message]:
+        """Blocks: every frame up to one that fulfils `until`, or the end of the answer, clean or broken."""
         self._socket.settimeout(timeout)
-        answer = HTTPResponse(self._socket)
+        answer, decoder, frames = HTTPResponse(self._socket), Decoder(), list[Message]()
         answer.begin()
-        try:
-            return list(Decoder().feed(answer.read()))
-        except IncompleteRead as broken:
-            return list(Decoder().feed(broken.partial))
+        with suppress(IncompleteRead):
+            while piece := answer.read1(65536):
+                for frame in decoder.feed(piece):
+                    frames.append(frame)
+                    if until(frame):
+                        return frames
+        return frames
 
     def close(self) -> None:
         self._socket.close()

@@ -147,6 +147,9 @@ class Writer:
             self._failure = failure
             raise
         finally:
+            self._ending = (
+                None  # it leads back here: a cycle would keep what was said until the garbage collector comes
+            )
             self._disarm()
             self._signal()
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 Body = bytes | AsyncGenerator[bytes, None]
 
-STALLED: Final = 30.0
-"""Seconds that a face waits for a client that neither sends nor takes anything."""
+STALLED: Final = 45.0
+"""Seconds that a face waits for a client that neither sends nor takes anything: longer than a model is held back."""
 DRAIN_BYTES: Final = 4 * 1024 * 1024
 DRAIN_SECONDS: Final = 2.0
 """What a face still reads, and drops, of a body that was refused: closing a connection with unread bytes resets it, and
