@@ -147,9 +147,7 @@ class Writer:
             self._failure = failure
             raise
         finally:
-            self._ending = (
-                None  # it leads back here: a cycle would keep what was said until the garbage collector comes
-            )
+            self._ending = None  # it leads back here, and a cycle would keep all that was said for long
             self._disarm()
             self._signal()
 
