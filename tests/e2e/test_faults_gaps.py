@@ -96,13 +96,12 @@ async def test_five_hundred_who_attach_while_it_is_written_nonstop_miss_nothing(
 async def test_a_reader_that_stalls_while_megabytes_go_by_reads_on_without_a_gap(duo: Duo, session: str) -> None:
     """The sockets take some of them, the feed of this instance next to nothing: the rest comes from the journal."""
     script = "\n".join('/say 20\n/tool big {"bytes": 900000}\n/sleep 0.1' for _ in range(12))
-    async with (
-        duo.place.server("stall", LEGATO_FEED_BYTES="4096") as server,
-        server.caller().start(session, script, "t") as stalled,
-    ):
-        await stalled.until("text.delta")
-        await duo.rest(duo.b, session, turn="t")
-        await stalled.rest(60)
+    async with duo.place.server("stall", LEGATO_FEED_BYTES="4096") as server:
+        await server.caller().begin(session, script, "t")
+        async with server.caller().events(session, turn="t", **{"from": "start"}) as stalled:
+            await stalled.until("text.delta")
+            await duo.rest(duo.b, session, turn="t")
+            await stalled.rest(60)
     exactly(stalled, 0, await duo.replay(session, "t"))
     assert stalled.ended
 

@@ -182,15 +182,15 @@ async def test_a_turn_that_is_held_back_can_be_cancelled(rig: Rig) -> None:
 
 
 async def test_the_seconds_are_used_up_over_all_waits_and_once_by_all_who_wait() -> None:
-    lead = Lead(ahead=10, seconds=1)
+    lead = Lead(ahead=10, seconds=2)
     lead.begin()
     lead.shown(20)
     loop = asyncio.get_running_loop()
-    loop.call_later(0.7, lead.took, 20)
+    loop.call_later(1, lead.took, 20)
     await asyncio.gather(lead.let_go(), lead.let_go())
     assert not lead.slow
     lead.shown(20)
     began = loop.time()
     await lead.let_go()
     assert lead.slow
-    assert 0 < loop.time() - began < 0.6
+    assert loop.time() - began < 1.5
