@@ -84,22 +84,25 @@ async def one_turn(instance: Instance, index: int) -> None:
 
 
 async def test_a_thousand_readers_that_leave_leave_nothing(rig: Rig) -> None:
-    """Half of them read the feed, half the journal; the turn does not notice."""
+    """A hundred at a time; half of them read the feed, half the journal; the turn does not notice."""
     owner, other = rig.instance(Puppet()), rig.instance(Puppet())
     await owner.start()
     feed = owner.live().writer.feed
     await other.stored()
     tasks = others()
-    clients = [await (owner, other)[n % 2].follow(start=True) for n in range(1000)]
-    for client in clients:
-        await client.until("turn.started")
-    readers = [weakref.ref(client) for client in clients]
-    await asyncio.gather(*(client.leave() for client in clients))
-    del clients, client
+    readers = [reader for _ in range(10) for reader in await a_hundred_come_and_go(owner, other)]
     await eventually(lambda: not feed._waiting and others() <= tasks)
     gc.collect()
     assert not any(reader() for reader in readers)
     assert owner.live().id == "t1"
+
+
+async def a_hundred_come_and_go(*instances: Instance) -> list[weakref.ref[Client]]:
+    clients = [await instances[n % 2].follow(start=True) for n in range(100)]
+    for client in clients:
+        await client.until("turn.started")
+    await asyncio.gather(*(client.leave() for client in clients))
+    return [weakref.ref(client) for client in clients]
 
 
 async def test_a_reader_that_leaves_while_the_journal_hangs_leaves_nothing(rig: Rig) -> None:
