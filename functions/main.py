@@ -12,6 +12,8 @@ from starlette.responses import Response
 from legato.app import App, build, collect_rarely
 from legato.http.asgi import AsgiFace
 from legato.http.flask import FlaskFace
+from legato.http.under_gthread import drain_under_gthread
+from legato.http.under_uvicorn import drain_under_uvicorn
 from legato.settings import read_settings
 
 SETTINGS = read_settings()
@@ -24,6 +26,8 @@ def _build() -> App:
 
 
 ASGI, FLASK = AsgiFace(_build), FlaskFace(_build)
+drain_under_uvicorn(ASGI, SETTINGS.drain)
+drain_under_gthread(FLASK, SETTINGS.drain)
 
 
 @functions_framework.aio.http

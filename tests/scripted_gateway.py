@@ -107,6 +107,7 @@ class Stage:
     instance: str = "i1"
     built: int = 0
     broken: Exception | None = None
+    drained: bool = False
     closed: bool = False
 
     def build(self) -> Stage:
@@ -114,6 +115,9 @@ class Stage:
         if self.broken:
             raise self.broken
         return self
+
+    async def drain(self) -> None:
+        self.drained = True
 
     async def close(self) -> None:
         self.closed = True

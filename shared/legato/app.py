@@ -46,6 +46,10 @@ class App:
     journal: Journal
     watchdog: Watchdog
 
+    async def drain(self) -> None:
+        """Lets go of every turn and every stream, `settings.drain` seconds and a little more from now at the latest."""
+        await self.gateway.drain()
+
     async def close(self) -> None:
         await self.engine.close()
         await self.journal.close()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ from legato.engine.records import joined
 from legato.engine.run import Engine
 from legato.engine.runtime import ANSWER_SECONDS, Runtime
 from legato.engine.view import view
-from legato.errors import JournalUnavailable
+from legato.errors import Draining, JournalUnavailable
 from legato.events import TERMINAL, Cursor, Record
 from legato.journal import Segment, SessionKey
 from legato.turn import snapshot
@@ -43,7 +43,28 @@ STORED_BYTES = 256 * 1024
 """About how much of the journal a reader takes up at once, a single larger segment apart."""
 PIECE_BYTES = 64 * 1024
 """How much a stream hands over at once, about: whoever sends it buffers one piece for a client that does not read."""
+QUIET_MS = 700
+"""How soon a reader looks whether the turn's owner has let go, when its last news is followed by nothing."""
+WOKEN_MS = 400
+"""How soon after its last look it looks again when it was woken and there is no news."""
 RETRY_MS = 1_000
+
+
+class Looks:
+    """The looks at the journal that readers of this instance wait for, so that all of them can be broken off."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Batch | None]] = set()
+
+    def start(self, look: Coroutine[Any, Any, Batch | None]) -> asyncio.Task[Batch | None]:
+        task = asyncio.create_task(look)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def break_off(self) -> None:
+        for task in self._running:
+            task.cancel()
 
 
 @dataclass(slots=True)
@@ -80,12 +101,16 @@ class Reader:
         self._engine = engine
         self._key = key
         self._check_at = 0
+        self._looked_at = 0
+        self._owned = True
         self._ahead_until: int | None = None
         self._limit = SEGMENTS
 
     def live(self) -> Batch | None:
         """What the live feed has behind the cursor; None: wait for it, or read the journal where `feed` is None."""
         feed = self.feed or self._attach()
+        if feed is None and self._engine.leaves(self._key):
+            return Batch(over=True, reason="draining")
         if feed is None or self.cursor is None:
             return None
         if not feed.holds(self.cursor.seq):
@@ -99,7 +124,7 @@ class Reader:
         if feed.closed is None:
             return None
         self.feed = None
-        return None if feed.closed == "ended" else Batch(over=True, reason=feed.closed)
+        return Batch(over=True, reason=feed.closed) if feed.closed in ("lease", "draining") else None
 
     async def stored(self, patience: float) -> Batch | None:
         """What the journal has behind the cursor; None when there was nothing for `patience` seconds or less.
@@ -117,6 +142,7 @@ class Reader:
         fresh = [record for segment in joined(segments, self.cursor.seq) for record in segment.records()]
         fresh = self._wanted(record for record in fresh if record.seq > self.cursor.seq)
         if fresh:
+            self._check_at = runtime.clock() + QUIET_MS
             over = fresh[-1].turn == self.turn and fresh[-1].type in TERMINAL
             if fresh[-1].type == "turn.suspended":
                 self._check_at = 0
@@ -125,9 +151,17 @@ class Reader:
             return await self._snapshot()
         if runtime.clock() >= self._check_at:
             return await self._look_after()
-        until_check = (self._check_at - runtime.clock()) / 1000
-        await runtime.journal.wait(self._key, self.cursor.seq, max(0.0, min(patience, until_check)))
+        await self._wait(self.cursor.seq, patience)
         return None
+
+    async def _wait(self, seq: int, patience: float) -> None:
+        """Until there may be news, or it is time to look after the session: soon, for who is woken by no segment."""
+        loop = asyncio.get_running_loop()
+        until_check = (self._check_at - self._runtime.clock()) / 1000
+        due = loop.time() + max(0.0, min(patience, until_check))
+        await self._runtime.journal.wait(self._key, seq, due - loop.time())
+        if loop.time() < due and self._owned:
+            self._check_at = min(self._check_at, self._looked_at + WOKEN_MS)
 
     def _attach(self) -> Feed | None:
         """The live feed, if it is known to follow on this reader's position."""
@@ -209,14 +243,15 @@ class Reader:
         runtime = self._runtime
         standing = await runtime.journal.standing(self._key)
         now = runtime.clock()
-        self._check_at = now + IDLE_CHECK_MS
+        self._looked_at, self._check_at = now, now + IDLE_CHECK_MS
+        self._owned = standing.owned(now)
         if standing.head is None or standing.head.deleted:
             return Batch(over=True)
         if self._engine.needs_owner(standing):
             await self._engine.take_over(self._key)
         elif standing.head.turn and standing.head.turn.status == "waiting" and standing.seq <= self.cursor.seq:
             return Batch(over=True, reason="suspended")
-        elif standing.lease and standing.owned(now):
+        elif standing.lease and self._owned:
             self._check_at = standing.lease.expires_at
         if standing.seq > self.cursor.seq:
             segments = await runtime.journal.read(self._key, self.cursor.seq + 1, now, 1)
@@ -230,12 +265,15 @@ class Stream:
     `lead` is given to the stream that started the turn.
     """
 
-    def __init__(self, runtime: Runtime, name: str, key: SessionKey, reader: Reader, lead: Lead | None = None) -> None:
+    def __init__(
+        self, runtime: Runtime, name: str, key: SessionKey, reader: Reader, looks: Looks, lead: Lead | None = None
+    ) -> None:
         self.id = name
         self.session = key.session
         self.turn = reader.turn
         self._reader = reader
         self._lead = lead
+        self._looks = looks
         self._settings = runtime.settings
         self._reading: asyncio.Task[Batch | None] | None = None
 
@@ -295,11 +333,13 @@ class Stream:
             batch = reader.live()
             if batch is not None or reader.feed is not None:
                 return batch
-            self._reading = asyncio.create_task(reader.stored(timeout))
+            self._reading = self._looks.start(reader.stored(timeout))
         await asyncio.wait({self._reading}, timeout=timeout)
         if not self._reading.done():
             return None
         reading, self._reading = self._reading, None
+        if reading.cancelled():
+            return None
         try:
             return reading.result()
         except JournalUnavailable as silent:
@@ -308,10 +348,10 @@ class Stream:
             return None
 
 
-async def poll(reader: Reader, wait: float) -> dict[str, Any]:
+async def poll(reader: Reader, wait: float, looks: Looks) -> dict[str, Any]:
     """The long poll: `{events, snapshot?, cursor, more}`, at once when there is something, after `wait` s at latest.
 
-    Raises JournalUnavailable.
+    Raises JournalUnavailable, Draining.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + wait
@@ -323,16 +363,22 @@ async def poll(reader: Reader, wait: float) -> dict[str, Any]:
             await reader.feed.wait(reader.cursor.seq, left)
             batch = reader.live()
         elif batch is None:
-            batch = await _in_time(reader, left)
+            batch = await _in_time(looks.start(reader.stored(left)), left + ANSWER_SECONDS)
+        if batch and batch.reason == "draining" and reader.cursor is None:
+            raise Draining("this instance is about to end; ask again, another will answer")
         if batch is not None or loop.time() >= until:
             return _polled(reader, batch or Batch())
 
 
-async def _in_time(reader: Reader, patience: float) -> Batch | None:
+async def _in_time(look: asyncio.Task[Batch | None], seconds: float) -> Batch | None:
+    """None also for a look that was broken off."""
     try:
-        return await asyncio.wait_for(reader.stored(patience), patience + ANSWER_SECONDS)
-    except TimeoutError:
-        raise JournalUnavailable("the journal does not answer; ask again") from None
+        await asyncio.wait({look}, timeout=seconds)
+        if not look.done():
+            raise JournalUnavailable("the journal does not answer; ask again")
+        return None if look.cancelled() else look.result()
+    finally:
+        look.cancel()
 
 
 def _polled(reader: Reader, batch: Batch) -> dict[str, Any]:
@@ -366,4 +412,5 @@ def _frames(batch: Batch) -> Iterable[bytes]:
 
 
 def _closing(reason: str) -> bytes:
-    return sse.control("stream.closing", {"reason": reason, "retry_ms": RETRY_MS})
+    """Another instance answers at once for one that drains."""
+    return sse.control("stream.closing", {"reason": reason, "retry_ms": 0 if reason == "draining" else RETRY_MS})

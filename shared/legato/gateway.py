@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from legato.engine.drain import drain
 from legato.engine.endings import answered
 from legato.engine.fences import tombstone
 from legato.engine.lead import Lead
@@ -20,9 +21,9 @@ from legato.engine.recovery import recover
 from legato.engine.run import Engine, Started, StartTurn
 from legato.engine.runtime import Runtime, answer
 from legato.engine.view import view
-from legato.errors import AlreadyDecided, Conflict, InputTooLarge, NotFound, TurnGone
+from legato.errors import AlreadyDecided, Conflict, Draining, InputTooLarge, NotFound, TurnGone
 from legato.events import Cursor
-from legato.follow import Reader, Stream, poll
+from legato.follow import Looks, Reader, Stream, poll
 from legato.journal import Cancel, Decision, Place, SessionKey, Standing, TurnRecord
 from legato.turn import ENDED, snapshot
 
@@ -43,9 +44,10 @@ class Gateway:
     def __init__(self, runtime: Runtime, engine: Engine) -> None:
         self._runtime = runtime
         self._engine = engine
+        self._looks = Looks()
 
     async def start(self, key: SessionKey, request: StartTurn) -> Started:
-        """Begins a turn or finds it by its id. Raises SessionBusy, TurnConflict, Invalid, InputTooLarge."""
+        """Begins a turn or finds it by its id. Raises SessionBusy, TurnConflict, Invalid, InputTooLarge, Draining."""
         limit = self._runtime.settings.input_bytes
         size = len(to_json(request.input))
         if size > limit:
@@ -62,7 +64,7 @@ class Gateway:
     async def follow(self, key: SessionKey, *, cursor: Cursor | None, start: bool, turn: str | None) -> Stream | None:
         """The stream behind a cursor; None when it asks for a turn whose end the cursor has passed.
 
-        Raises NotFound, TurnGone.
+        Raises NotFound, TurnGone, Draining.
         """
         reader = await self._open(key, cursor, start, turn)
         return self._stream(key, reader) if reader else None
@@ -72,7 +74,7 @@ class Gateway:
     ) -> dict[str, Any] | None:
         """One answer of the long poll: `{events, snapshot?, cursor, more}`; otherwise like `follow`."""
         reader = await self._open(key, cursor, start, turn)
-        return await poll(reader, wait) if reader else None
+        return await poll(reader, wait, self._looks) if reader else None
 
     async def snapshot(self, key: SessionKey, before: int | None) -> dict[str, Any]:
         """The folded session with its newest 20 turns begun before seq `before`. Raises NotFound."""
@@ -172,10 +174,24 @@ class Gateway:
             self._engine.cancel_here(key, turn.id, Cancel("the session was deleted", key.uid, self._runtime.clock()))
         await answer(self._runtime.journal.purge, key, committed.head)
 
+    async def drain(self) -> None:
+        """Lets go of everything before the process ends: see `engine.drain`.
+
+        A stream is closed as `draining`: at once, but that of a turn that runs here once it ended or was handed back.
+        """
+        self._engine.draining = True
+        self._looks.break_off()
+        await drain(self._engine, self._runtime.settings.drain)
+        self._looks.break_off()
+
     def health(self) -> dict[str, Any]:
-        return {"status": "ok", "instance": self._runtime.instance, "turns": len(self._engine.live)}
+        """`status` is `ok`, or `draining` where no new turns are taken."""
+        status = "draining" if self._engine.draining else "ok"
+        return {"status": status, "instance": self._runtime.instance, "turns": len(self._engine.live)}
 
     async def _open(self, key: SessionKey, cursor: Cursor | None, start: bool, turn: str | None) -> Reader | None:
+        if self._engine.leaves(key):
+            raise Draining("this instance is about to end; ask again, another will answer")
         if turn is None:
             standing = await answer(self._runtime.journal.standing, key, trust_head=True)
             if standing.head is None or standing.head.deleted:
@@ -209,4 +225,4 @@ class Gateway:
         return Reader(self._runtime, self._engine, key, cursor, turn, exact)
 
     def _stream(self, key: SessionKey, reader: Reader, lead: Lead | None = None) -> Stream:
-        return Stream(self._runtime, self._runtime.nonce(), key, reader, lead)
+        return Stream(self._runtime, self._runtime.nonce(), key, reader, self._looks, lead)

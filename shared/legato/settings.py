@@ -86,6 +86,7 @@ class Settings(BaseSettings):
     approval: Annotated[float, Field(gt=0, le=14 * 86400)] = 86400
     model_retries: Annotated[int, Field(ge=0, le=10)] = 2
     partial: Literal["keep", "discard"] = "keep"
+    drain: Annotated[float, Field(ge=0, le=20)] = 5
 
     input_bytes: Annotated[int, Field(gt=0, le=256 * 1024)] = 256 * 1024
     text_bytes: Annotated[int, Field(gt=0, le=512 * 1024)] = 512 * 1024

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -75,6 +76,47 @@ async def test_a_signal_ends_everything(dev: Command, number: signal.Signals) ->
     dev.signal(number)
     assert await dev.ended() == 0
     assert not dev.alive()
+
+
+async def test_a_signal_ends_a_running_turns_stream_with_a_last_frame(tmp_path: Path) -> None:
+    with Command(tmp_path, "dev", "--port", "0", env={"LEGATO_DRAIN": "0.5"}) as dev:
+        await dev.says("Ctrl-C")
+        async with Caller(url_of(dev)).start("s", "/say 2000 20", turn="t") as answer:
+            await answer.until("text.delta")
+            dev.signal(signal.SIGINT)
+            last = (await answer.rest())[-1]
+            assert (last.event, '"draining"' in last.data, answer.broken) == ("stream.closing", True, False)
+        assert await dev.ended() == 0
+        assert not dev.alive()
+
+
+async def test_a_second_signal_ends_everything_at_once(dev: Command) -> None:
+    async with Caller(url_of(dev)).start("s", "/say 2000 20", turn="t") as answer:
+        await answer.until("text.delta")
+        dev.signal(signal.SIGINT)
+        await until(lambda: _refuses(url_of(dev)), within=5)
+        began = time.monotonic()
+        dev.signal(signal.SIGINT)
+        assert await dev.ended() == 0
+        assert time.monotonic() - began < 2
+        assert not dev.alive()
+
+
+def _refuses(url: str) -> bool:
+    with socket.socket() as trying:
+        return trying.connect_ex(("127.0.0.1", int(url.rsplit(":", 1)[1]))) != 0
+
+
+async def test_a_worker_that_is_told_to_end_hands_its_turn_to_the_other(tmp_path: Path) -> None:
+    with Command(tmp_path, "dev", "--port", "0", env={"LEGATO_DRAIN": "0.5"}) as dev:
+        await dev.says("Ctrl-C")
+        caller = Caller(url_of(dev))
+        async with caller.start("s", "/say 2000 20", turn="t") as owned:
+            await owned.until("text.delta")
+            async with caller.events("s", turn="t", **{"from": "start"}) as followed:
+                await followed.until("text.delta")
+                os.kill(int(owned.headers["Legato-Instance"].split("-")[-2]), signal.SIGTERM)
+                await followed.until("turn.resumed", timeout=5)
 
 
 async def test_no_worker_outlives_a_supervisor_that_is_killed(dev: Command) -> None:

@@ -98,6 +98,13 @@ def takeover(seq: int, commit: str, stored: Lease, owner: str = "b") -> Commit:
     return Commit(fence(seq, epoch, commit, failed), lease=lease(epoch, owner, commit, version=stored.version))
 
 
+def handed_back(begun: Commit) -> Commit:
+    """Gives the lease of a turn up that goes on."""
+    assert begun.head
+    assert begun.lease
+    return Commit(head=begun.head, lease=replace(begun.lease, expires_at=0))
+
+
 def tombstone(standing: Standing) -> Commit:
     """What deletes a session in which nothing runs."""
     assert standing.head

@@ -23,6 +23,7 @@ from journal.builders import (
     decided,
     fence,
     finish,
+    handed_back,
     head,
     lease,
     private,
@@ -816,6 +817,10 @@ class Waking(Fixtures):
     async def test_news_that_came_before_the_wait_wake_too(self, a: Journal, b: Journal) -> None:
         await b.append(KEY, segment(1, 3))
         assert await self.woken(a, 2, asyncio.sleep(0)) < 10
+
+    async def test_a_turn_that_is_handed_back_wakes_who_waits(self, a: Journal, b: Journal) -> None:
+        begun = await a.commit(KEY, start())
+        assert await self.woken(b, 5, a.commit(KEY, handed_back(begun))) < 10
 
     async def test_a_wait_ends_after_its_timeout(self, a: Journal) -> None:
         await started(a)

@@ -22,6 +22,7 @@ from journal.builders import (
     NOW,
     clock,
     control,
+    handed_back,
     head,
     lease,
     private,
@@ -148,6 +149,22 @@ async def test_a_write_of_this_process_wakes_who_waits_without_a_poll(
     again = asyncio.create_task(journal.wait(KEY, 1, 60))
     await journal.append(KEY, segment(2))
     await asyncio.wait_for(again, 30)
+
+
+async def test_a_turn_that_is_handed_back_wakes_who_waits_in_another_process(open_journal: OpenJournal) -> None:
+    here, there = open_journal(), open_journal()
+    begun = await here.commit(KEY, start())
+    waiting = asyncio.create_task(there.wait(KEY, 5, 60))
+    await asyncio.wait([waiting], timeout=0.2)
+    assert not waiting.done()
+    await here.commit(KEY, handed_back(begun))
+    await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_turn_that_was_handed_back_wakes_who_comes_to_wait(open_journal: OpenJournal) -> None:
+    here, there = open_journal(), open_journal()
+    await here.commit(KEY, handed_back(await here.commit(KEY, start())))
+    await asyncio.wait_for(there.wait(KEY, 5, 60), 5)
 
 
 async def refusal(path: Path) -> LegatoError:

@@ -198,3 +198,17 @@ async def test_a_header_sent_twice_is_both_values_and_so_no_id(stage: Stage) -> 
     await AsgiFace(stage.build)(client.scope, client.receive, client.send)
     assert client.sent[0]["status"] == 422
     assert not stage.gateway.calls
+
+
+async def test_what_was_not_opened_before_it_drains_is_not_any_more(stage: Stage) -> None:
+    face = AsgiFace(stage.build)
+    await face.drain()
+    answer = await through(face, "/health")
+    assert (answer.status_code, answer.json()["code"], stage.built) == (503, "draining", 0)
+
+
+async def test_it_drains_what_it_serves(stage: Stage) -> None:
+    face = AsgiFace(stage.build)
+    await through(face, "/health")
+    await face.drain()
+    assert stage.drained

@@ -211,3 +211,17 @@ def test_a_thousand_streams_at_once_lose_nothing(core: Core) -> None:
 
     streams = [Handover(counted(n), core.loop) for n in range(1000)]
     assert [len(b"".join(stream)) for stream in streams] == [*range(1000)]
+
+
+def test_what_was_not_opened_before_it_drains_is_not_any_more(
+    face: FlaskFace, client: flask.testing.FlaskClient, stage: Stage
+) -> None:
+    face.drain().result()
+    answer = client.get("/api/agent/health")
+    assert (answer.status_code, answer.get_json()["code"], stage.built) == (503, "draining", 0)
+
+
+def test_it_drains_what_it_serves(face: FlaskFace, client: flask.testing.FlaskClient, stage: Stage) -> None:
+    client.get("/api/agent/health")
+    face.drain().result()
+    assert stage.drained

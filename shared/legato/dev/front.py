@@ -32,9 +32,13 @@ class Front:
         """Takes connections from now on. Raises OSError when the port is another's."""
         self._server = await asyncio.start_server(self._accept, sock=listening)
 
-    async def close(self) -> None:
+    def refuse(self) -> None:
+        """Takes no connections from now on; those that there are go on."""
         if self._server:
             self._server.close()
+
+    async def close(self) -> None:
+        self.refuse()
         for connection in self._connections:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)

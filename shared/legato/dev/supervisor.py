@@ -20,8 +20,8 @@ from legato.errors import LegatoError
 
 Say = Callable[[str], None]
 
-END_SECONDS: Final = 4.0
-"""How long the workers have to end; what is left then is killed."""
+END_SECONDS: Final = 3.0
+"""How long the workers have to end, beyond the time that they give their turns; what is left then is killed."""
 BREATH: Final = 1.0
 """Seconds between two attempts to bring a worker back."""
 
@@ -111,10 +111,13 @@ class Dev:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        await self._front.close()
+        self._front.refuse()
         if self._listening:
             self._listening.close()
-        await asyncio.gather(*(_end(worker) for worker in self.workers))
+        try:
+            await asyncio.gather(*(_end(worker) for worker in self.workers))
+        finally:
+            await self._front.close()
 
 
 async def start_worker(env: Mapping[str, str]) -> Worker:
@@ -139,10 +142,11 @@ async def start_worker(env: Mapping[str, str]) -> Worker:
 
 
 async def _end(worker: Worker) -> None:
+    """Returns when the worker has ended; one that is waited for no longer is killed."""
     worker.link.close()
     try:
-        await asyncio.wait_for(worker.process.wait(), END_SECONDS)
-    except TimeoutError:
+        await asyncio.wait_for(worker.process.wait(), worker.about["drain"] + END_SECONDS)
+    except (TimeoutError, asyncio.CancelledError):
         _kill(worker.process)
         await worker.process.wait()
 

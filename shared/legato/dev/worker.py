@@ -10,13 +10,14 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -24,9 +25,9 @@ import uvloop
 from legato.app import App, build
 from legato.errors import LegatoError
 from legato.http.asgi import AsgiFace
+from legato.http.sigterm import END_SECONDS
+from legato.http.under_uvicorn import drain_under_uvicorn
 from legato.settings import read_settings
-
-END_SECONDS: Final = 3.0
 
 
 async def serve(link: socket.socket) -> int:
@@ -37,7 +38,7 @@ async def serve(link: socket.socket) -> int:
         return 2
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = _server(app)
-        _when_closed(link, lambda: _end(server))
+        _when_closed(link, lambda: _end(app.settings.drain))
         _tell(link, {"port": listening.getsockname()[1], **_about(app)})
         await server.serve(sockets=[listening])
     await app.close()
@@ -52,13 +53,15 @@ async def _open() -> App:
 
 def _server(app: App) -> uvicorn.Server:
     face = AsgiFace(lambda: app)
+    drain_under_uvicorn(face, app.settings.drain)
     return uvicorn.Server(
         uvicorn.Config(face, lifespan="off", ws="none", access_log=False, log_config=None, timeout_graceful_shutdown=1)
     )
 
 
 def _about(app: App) -> dict[str, Any]:
-    return {"instance": app.instance, "journal": app.settings.journal, "agent": app.settings.agent}
+    settings = app.settings
+    return {"instance": app.instance, "journal": settings.journal, "agent": settings.agent, "drain": settings.drain}
 
 
 def _said(wrong: Exception) -> str:
@@ -87,9 +90,9 @@ def _when_closed(link: socket.socket, then: Callable[[], None]) -> None:
     threading.Thread(target=watch, name="legato-parent", daemon=True).start()
 
 
-def _end(server: uvicorn.Server) -> None:
-    server.should_exit = True
-    threading.Event().wait(END_SECONDS)
+def _end(drain: float) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(drain + END_SECONDS)
     os._exit(1)
 
 

@@ -52,7 +52,8 @@ class Feed:
         self._trim()
 
     def close(self, reason: str) -> None:
-        """Nothing more comes: `ended` when the turn did, `lease` when this instance lost it."""
+        """Nothing more comes: `ended` when the turn did, `lease` when this instance lost it, `draining` when it gave it
+        up."""
         self.closed = reason
         self._wake()
         if self._alarm:

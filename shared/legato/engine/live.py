@@ -29,6 +29,12 @@ log = logging.getLogger("legato.engine")
 
 GRACE_SECONDS = 5.0
 """How long an agent that was cancelled may take to end before the turn ends without it."""
+HAND_BACK_SECONDS = 0.3
+"""The same for an agent whose turn is handed back, and once more for the calls that it left running."""
+
+
+class HandedBack(Exception):
+    """The agent has been stopped for the turn to go on elsewhere: it has no terminal event here."""
 
 
 Body = Callable[["LiveTurn"], Awaitable[Sequence[Payload]]]
@@ -79,6 +85,19 @@ class LiveTurn:
             self.cancel(cancel)
         self.questions.decide(answered(control, self.id))
 
+    @property
+    def _handed_back(self) -> bool:
+        return self._stopping.is_set() and self._stopped is None
+
+    def hand_back(self) -> None:
+        """Stops the agent here and gives the lease up, so that another instance goes on with the turn.
+
+        A `once` tool that runs is let finish and recorded first; where one is in doubt the lease is left to expire. A
+        turn that ends already is left to that.
+        """
+        self.calls.cancelled = True
+        self._stopping.set()
+
     async def live(self, body: Body) -> None:
         """Runs `body`, whose answer is the terminal event, and commits that; returns when the turn is over here."""
         works = (self.writer.pump(), self.holding.keep(), self._watch(), self._limit())
@@ -90,8 +109,7 @@ class LiveTurn:
             if lost.done() and not main.done():
                 self.writer.feed.close("lease")
                 main.cancel()
-            await main
-            self.writer.feed.close("ended" if self.writer.state.ended else "suspended")
+            self.writer.feed.close(await main)
         except LeaseLost:
             log.warning("turn %s: the lease went to another instance", self.id)
         except LegatoError as failure:
@@ -119,30 +137,49 @@ class LiveTurn:
             if task.done():
                 await self.turn.close()
                 return [self._verdict(task)]
-            await self._tear_down(task)
+            await self._tear_down(task, HAND_BACK_SECONDS if self._handed_back else GRACE_SECONDS)
         except asyncio.CancelledError:
-            await self._tear_down(task)
+            await self._tear_down(task, GRACE_SECONDS)
             raise
         finally:
             for waiting in asked:
                 waiting.cancel()
+        if self._handed_back:
+            raise HandedBack
         if self._stopped:
             return [self._stopped]
         return [*self.questions.new, TurnSuspended(reason="approval")]
 
-    async def _to_its_end(self, body: Body) -> None:
-        await self.writer.finish(await body(self), partial(rest, self._runtime, self.origin))
+    async def _to_its_end(self, body: Body) -> str:
+        """The reason to close the feed with."""
+        try:
+            ending = await body(self)
+        except HandedBack:
+            await self.writer.flush()
+            if not self.calls.hold_lease:
+                await self.writer.release()
+            return "draining"
+        await self.writer.finish(ending, partial(rest, self._runtime, self.origin))
+        return "ended" if self.writer.state.ended else "suspended"
 
-    async def _tear_down(self, task: asyncio.Task[None]) -> None:
-        """Cancels the agent and waits: while a `once` tool runs (its timeout bounds that), else GRACE_SECONDS."""
+    async def _tear_down(self, task: asyncio.Task[None], grace: float) -> None:
+        """Cancels the agent, then the calls that it left running, and waits for each in bounds."""
         task.cancel()
+        await self._bounded(task, grace)
+        task.add_done_callback(_forget)
+        closing = asyncio.create_task(self.turn.close())
+        try:
+            await self._bounded(closing, grace)
+        finally:
+            closing.cancel()
+
+    async def _bounded(self, task: asyncio.Task[None], grace: float) -> None:
+        """Waits for `task`: while a `once` tool runs (its timeout bounds that), else `grace` seconds."""
         while not task.done():
-            await asyncio.wait({task}, timeout=GRACE_SECONDS)
+            await asyncio.wait({task}, timeout=grace)
             if not task.done() and not self.calls.running_once:
                 log.error("turn %s: the agent does not end after its cancellation; going on without it", self.id)
                 break
-        task.add_done_callback(_forget)
-        await self.turn.close()
 
     def _verdict(self, task: asyncio.Task[None]) -> Payload:
         if task.cancelled():

@@ -20,7 +20,7 @@ from legato.engine.past import Past
 from legato.engine.records import Origin, origin_of, record_of
 from legato.engine.recovery import recover
 from legato.engine.runtime import ANSWER_SECONDS, Runtime, answer, persist
-from legato.errors import Conflict, Invalid, JournalUnavailable, SessionBusy, TurnConflict
+from legato.errors import Conflict, Draining, Invalid, JournalUnavailable, SessionBusy, TurnConflict
 from legato.events import Payload, TurnFailed, TurnResumed, TurnStarted
 from legato.journal import ActiveTurn, Cancel, Commit, Control, Decision, SessionKey, Standing, TurnRecord
 from legato.turn import TurnState, advance
@@ -52,6 +52,7 @@ class Engine:
 
     def __init__(self, runtime: Runtime, agents: Mapping[str, AgentFunction], default: str) -> None:
         self.live: dict[SessionKey, LiveTurn] = {}
+        self.draining = False
         self._runtime = runtime
         self._agents = agents
         self._default = default
@@ -61,12 +62,14 @@ class Engine:
     async def start(self, key: SessionKey, request: StartTurn) -> Started:
         """Begins a turn, or finds the one that has this id; returns when its first event is durable.
 
-        Raises SessionBusy, TurnConflict, Invalid, JournalUnavailable. A request that goes away takes nothing with it.
+        Raises SessionBusy, TurnConflict, Invalid, Draining, JournalUnavailable. A request that goes away takes nothing
+        with it.
         """
         name = request.agent or self._default
         if name not in self._agents:
             known = ", ".join(sorted(self._agents))
             raise Invalid("agent", f"there is no agent {name!r}; there are: {known}")
+        self._refuse_while_draining()
         task = self._spawn(self._start(key, replace(request, agent=name)))
         try:
             return await asyncio.wait_for(asyncio.shield(task), 2 * ANSWER_SECONDS)
@@ -87,7 +90,7 @@ class Engine:
         Its agent is entered again. A turn that someone wanted cancelled ends as interrupted; one that has cost too many
         owners, or was left for too long, as failed.
         """
-        if key in self.live or key in self._taking:
+        if key in self.live or key in self._taking or self.draining:
             return
         self._taking.add(key)
         try:
@@ -98,6 +101,18 @@ class Engine:
     def adopt(self, key: SessionKey) -> None:
         """`take_over` without waiting for it."""
         self._spawn(self.take_over(key))
+
+    def leaves(self, key: SessionKey) -> bool:
+        """This instance drains, and no turn of this session runs here that its readers may still see the end of."""
+        live = self.live.get(key)
+        return self.draining and (live is None or live.writer.feed.closed is not None)
+
+    async def rest(self, seconds: float) -> None:
+        """Returns when nothing runs here any more, after `seconds` at the latest."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while self._tasks and (left := until - loop.time()) > 0:
+            await asyncio.wait(set(self._tasks), timeout=left)
 
     async def close(self) -> None:
         """Stops everything here at once; leases are left to expire."""
@@ -113,6 +128,7 @@ class Engine:
         trust_head = True
         while True:
             standing = await answer(journal.standing, key, trust_head=trust_head)
+            self._refuse_while_draining()
             active = standing.head.turn if standing.head else None
             if active is None:
                 with suppress(Conflict):
@@ -127,6 +143,10 @@ class Engine:
                         self.adopt(key)
                     raise SessionBusy(active.id)
                 await self._make_way(key, active)
+
+    def _refuse_while_draining(self) -> None:
+        if self.draining:
+            raise Draining("this instance is about to end and takes no new turns; send the same request again")
 
     async def _make_way(self, key: SessionKey, active: ActiveTurn) -> None:
         """Asks what stands in the way of a new turn to end, and gives it a moment."""

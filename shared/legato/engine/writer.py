@@ -132,6 +132,14 @@ class Writer:
         self._ending = ending
         await self.commit(*payloads)
 
+    async def release(self) -> None:
+        """Gives the lease up with the turn still active, once nothing is pending; returns when that is durable.
+
+        The head is written with it, so that whoever waits for news of the session looks. Raises LeaseLost.
+        """
+        await self._under_lease(self._letting_go)
+        self._holding.lose()
+
     # The journal's side.
 
     async def pump(self) -> None:
@@ -192,16 +200,25 @@ class Writer:
 
     async def _conclude(self, segment: Segment) -> None:
         assert self._ending is not None
+        state, ending = self.state, self._ending
+        await self._under_lease(lambda: ending(segment, state, replace(self._standing, lease=self._holding.lease)))
+
+    async def _under_lease(self, make: Callable[[], Commit]) -> None:
+        """Writes what `make` makes of the documents' stored versions. Raises LeaseLost."""
         while True:
             await self._holding.assure()
             async with self._holding.lock:
                 self._holding.check()
-                commit = self._ending(segment, self.state, replace(self._standing, lease=self._holding.lease))
                 try:
-                    await persist(self._runtime.journal.commit, self._key, commit)
+                    await persist(self._runtime.journal.commit, self._key, make())
                     return
                 except Conflict:
                     await self._reread()
+
+    def _letting_go(self) -> Commit:
+        assert self._standing.head
+        lease = replace(self._holding.lease, expires_at=0, commit=self._runtime.nonce())
+        return Commit(head=replace(self._standing.head, updated_at=self._runtime.clock()), lease=lease)
 
     async def _reread(self) -> None:
         """Takes up the stored versions after a refused Commit. Raises LeaseLost when the position is another's."""

@@ -21,7 +21,7 @@ from legato.follow import Stream
 from legato.gateway import NONSENSE, Gateway
 from legato.http import cors, inputs
 from legato.http.message import Answer, Request, json_answer
-from legato.http.problems import Unserved, problem
+from legato.http.problems import RETRY_AFTER, Unserved, problem
 from legato.journal import Place, SessionKey
 from legato.settings import Settings
 
@@ -41,6 +41,7 @@ class Served(Protocol):
     def settings(self) -> Settings: ...
     @property
     def instance(self) -> str: ...
+    async def drain(self) -> None: ...
     async def close(self) -> None: ...
 
 
@@ -225,7 +226,8 @@ async def _delete(call: Call) -> Answer:
 
 
 async def _health(call: Call) -> Answer:
-    return json_answer(200, call.gateway.health())
+    health = call.gateway.health()
+    return json_answer(200, health) if health["status"] == "ok" else json_answer(503, health, RETRY_AFTER)
 
 
 def _streamed(call: Call, stream: Stream | None) -> Answer:

@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
-from legato.errors import Invalid
+from legato.errors import Draining, Invalid
 from legato.http.api import Served, failed, handle
 from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, STALLED, Answer, Request
 
@@ -28,6 +28,7 @@ class AsgiFace:
         self._build = build
         self._stalled = stalled
         self._served: Served | None = None
+        self._draining = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -36,6 +37,12 @@ class AsgiFace:
             await self._lifespan(receive, send)
         else:
             await send({"type": "websocket.close"})
+
+    async def drain(self) -> None:
+        """Lets go of every turn and stream before the process ends; what was not opened by now is not any more."""
+        self._draining = True
+        if self._served is not None:
+            await self._served.drain()
 
     async def close(self) -> None:
         """Closes what was opened; for an application that mounts this one, which is told of no end."""
@@ -47,7 +54,7 @@ class AsgiFace:
         request = _request(scope)
         incoming = Incoming(receive, request.bodied)
         try:
-            served = self._served = self._served or self._build()
+            served = self._open()
         except Exception as error:
             await self._send(failed(request, error), incoming, send)
             return
@@ -58,6 +65,13 @@ class AsgiFace:
             return
         if body is not None:
             await self._send(await handle(served, replace(request, body=body)), incoming, send)
+
+    def _open(self) -> Served:
+        if self._served is None:
+            if self._draining:
+                raise Draining("this instance is about to end")
+            self._served = self._build()
+        return self._served
 
     async def _send(self, answer: Answer, incoming: Incoming, send: Send) -> None:
         start = {"type": "http.response.start", "status": answer.status, "headers": _headers(answer)}

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 import flask
 from werkzeug.exceptions import HTTPException
 
-from legato.errors import Invalid
+from legato.errors import Draining, Invalid
 from legato.http.api import Served, failed, handle
 from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, STALLED, Answer, Request
 
@@ -45,6 +45,7 @@ class FlaskFace:
         self._build = build
         self._building = threading.Lock()
         self._served: Served | None = None
+        self._draining = False
         self._core = Core()
 
     def __call__(self, request: flask.Request, path: str | None = None) -> flask.Response:
@@ -58,6 +59,16 @@ class FlaskFace:
             return self._response(failed(asked, error), request)
         return self._response(self._core.run(handle(served, replace(asked, body=body))), request)
 
+    def drain(self) -> Future[None]:
+        """Lets go of every turn and stream before the process ends; what was not opened by now is not any more."""
+        with self._building:
+            self._draining, served = True, self._served
+        if served is not None:
+            return asyncio.run_coroutine_threadsafe(served.drain(), self._core.loop)
+        nothing: Future[None] = Future()
+        nothing.set_result(None)
+        return nothing
+
     def close(self) -> None:
         """Closes what was opened and ends the core's thread."""
         served, self._served = self._served, None
@@ -68,6 +79,8 @@ class FlaskFace:
     def _open(self) -> Served:
         with self._building:
             if self._served is None:
+                if self._draining:
+                    raise Draining("this instance is about to end")
                 self._served = self._core.run(_called(self._build))
             return self._served
 

@@ -288,8 +288,8 @@ class Journal(Protocol):
         Safe to repeat."""
 
     async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
-        """Returns when there may be news of this session beyond seq `after`, at latest after `timeout` seconds. A
-        wake-up, never the truth: read to see."""
+        """Returns when there may be news of this session beyond seq `after`, or of its head, at latest after `timeout`
+        seconds. A wake-up, never the truth: read to see."""
 
     async def check(self) -> None:
         """Returns when the store answers. Raises JournalUnavailable or JournalRejected with what is wrong."""

@@ -91,7 +91,7 @@ class SqliteJournal:
 
     async def commit(self, key: SessionKey, commit: Commit) -> Commit:
         size = self._measure(*_texts(key, commit))
-        seq = max(commit.segment.last if commit.segment else 0, commit.head.seq if commit.head else 0)
+        seq = _bound(None) if commit.head else commit.segment.last if commit.segment else 0
         written: Commit = await self._write(_Write(key, seq, run=lambda db: writes.commit(db, key, commit)), size)
         return written
 

@@ -161,19 +161,22 @@ NEWEST: Final = """
 
 WRITTEN: Final = """
     SELECT uid, session, last, number, 0 FROM segments WHERE number > ?
-    UNION ALL SELECT uid, session, seq, 0, version FROM heads WHERE version > ?"""
-"""What was written since NEWEST or the last look: numbers rise in the order of the transactions and never come back."""
+    UNION ALL SELECT uid, session, 1 << 62, 0, version FROM heads WHERE version > ?"""
+"""What was written since NEWEST or the last look: numbers rise in the order of the transactions and never come back.
+A change of its head is news to whoever waits for a session, wherever they are: its owner may have let go."""
 
 BEYOND: Final = """
     SELECT uid, session, seq FROM (
         SELECT k.uid, k.session, k.after, max(
             coalesce((SELECT last FROM segments s WHERE s.uid = k.uid AND s.session = k.session
                 ORDER BY first DESC LIMIT 1), 0),
-            coalesce((SELECT seq FROM heads h WHERE h.uid = k.uid AND h.session = k.session), 0)) AS seq
+            coalesce((SELECT iif(status = 'streaming' AND EXISTS (SELECT 1 FROM leases l WHERE l.uid = h.uid
+                AND l.session = h.session AND l.expires_at = 0), 1 << 62, seq)
+                FROM heads h WHERE h.uid = k.uid AND h.session = k.session), 0)) AS seq
         FROM (SELECT json_extract(value, '$[0]') AS uid, json_extract(value, '$[1]') AS session,
             json_extract(value, '$[2]') AS after FROM json_each(?)) k)
     WHERE seq > after"""
-"""Which of the sessions `[[uid, session, after], ...]` have a position beyond `after`."""
+"""Which of the sessions `[[uid, session, after], ...]` have a position beyond `after`, or a turn handed back."""
 
 
 def standing_of(row: Row) -> Standing:
