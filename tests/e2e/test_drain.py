@@ -95,15 +95,16 @@ async def test_a_turn_with_two_seconds_left_ends_where_it_runs(place: Place) -> 
 
 
 async def test_a_running_once_tool_is_recorded_before_the_lease_is_released(place: Place) -> None:
-    script = '/tool transfer {"amount": 1, "seconds": 1.5}\n' + LONG
-    async with place.server(LEGATO_DRAIN="0.3") as server, server.caller().start("s", script, "t") as answer:
+    script = '/tool transfer {"amount": 1, "seconds": 1.6}\n' + LONG
+    async with place.server(LEGATO_DRAIN="1") as server, server.caller().start("s", script, "t") as answer:
         await answer.until("tool.call")
         await asyncio.gather(server.terminate(), answer.rest())
         assert last(answer) == ("stream.closing", "draining")
     assert len(place.ledger.read_text().splitlines()) == 1
     stands = await standing(place)
     assert stands.lease
-    assert (stands.last, stands.lease.expires_at) == (3, 0)
+    assert stands.last >= 3
+    assert stands.lease.expires_at == 0
 
 
 async def test_the_lease_of_a_once_tool_that_outlasts_the_process_is_not_released(place: Place) -> None:
