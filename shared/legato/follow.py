@@ -29,24 +29,21 @@ from legato.engine.runtime import ANSWER_SECONDS, Runtime
 from legato.engine.view import view
 from legato.errors import Draining, JournalUnavailable
 from legato.events import TERMINAL, Cursor, Record
-from legato.journal import Segment, SessionKey
+from legato.journal import Segment, SessionKey, Standing, Version, fill
 from legato.turn import snapshot
 
 log = logging.getLogger("legato.follow")
 
 AHEAD_SECONDS = 5.0
 """How long the journal may take to reach a cursor that is ahead of it, while its epoch's owner lives."""
-IDLE_CHECK_MS = 5_000
+ORPHAN_CHECK_MS = 5_000
+"""When a turn that nobody owns, and that could not be taken over, is looked at again."""
 SEGMENTS = 16
 SEGMENTS_MOST = 1000
 STORED_BYTES = 256 * 1024
 """About how much of the journal a reader takes up at once, a single larger segment apart."""
 PIECE_BYTES = 64 * 1024
 """How much a stream hands over at once, about: whoever sends it buffers one piece for a client that does not read."""
-QUIET_MS = 700
-"""How soon a reader looks whether the turn's owner has let go, when its last news is followed by nothing."""
-WOKEN_MS = 400
-"""How soon after its last look it looks again when it was woken and there is no news."""
 RETRY_MS = 1_000
 
 
@@ -100,9 +97,10 @@ class Reader:
         self._runtime = runtime
         self._engine = engine
         self._key = key
-        self._check_at = 0
-        self._looked_at = 0
-        self._owned = True
+        self._looked = False
+        self._settled = False
+        self._head: Version = None
+        self._check_at: int | None = None
         self._ahead_until: int | None = None
         self._limit = SEGMENTS
 
@@ -129,39 +127,44 @@ class Reader:
     async def stored(self, patience: float) -> Batch | None:
         """What the journal has behind the cursor; None when there was nothing for `patience` seconds or less.
 
-        Raises JournalUnavailable.
+        Once there is no more, nothing is read until there may be news. Raises JournalUnavailable.
         """
-        runtime = self._runtime
         if self.cursor is None:
             return await self._snapshot()
-        since = max(self.cursor.seq, 1)
-        segments = self._some(await runtime.journal.read(self._key, since, runtime.clock(), self._limit))
+        return await (self._wait(patience) if self._settled else self._read(patience))
+
+    async def _read(self, patience: float) -> Batch | None:
+        assert self.cursor
+        runtime = self._runtime
+        limit = self._limit
+        found = await runtime.journal.read(self._key, max(self.cursor.seq, 1), runtime.clock(), limit)
+        segments = self._some(found)
         if not self._stands(segments):
             return await self._elsewhere(patience)
         self._ahead_until = None
         fresh = [record for segment in joined(segments, self.cursor.seq) for record in segment.records()]
         fresh = self._wanted(record for record in fresh if record.seq > self.cursor.seq)
         if fresh:
-            self._check_at = runtime.clock() + QUIET_MS
             over = fresh[-1].turn == self.turn and fresh[-1].type in TERMINAL
-            if fresh[-1].type == "turn.suspended":
-                self._check_at = 0
+            more = len(segments) < len(found) or fill(found, limit) or fresh[-1].type == "turn.suspended"
+            self._settled = self._looked and not more
             return self._moved([sse.frame(record) for record in fresh], fresh[-1].cursor, over)
         if segments and segments[-1].last > self.cursor.seq:
             return await self._snapshot()
-        if runtime.clock() >= self._check_at:
-            return await self._look_after()
-        await self._wait(self.cursor.seq, patience)
-        return None
+        return await self._look_after()
 
-    async def _wait(self, seq: int, patience: float) -> None:
-        """Until there may be news, or it is time to look after the session: soon, for who is woken by no segment."""
-        loop = asyncio.get_running_loop()
-        until_check = (self._check_at - self._runtime.clock()) / 1000
-        due = loop.time() + max(0.0, min(patience, until_check))
-        await self._runtime.journal.wait(self._key, seq, due - loop.time())
-        if loop.time() < due and self._owned:
-            self._check_at = min(self._check_at, self._looked_at + WOKEN_MS)
+    async def _wait(self, patience: float) -> None:
+        """Until there may be news, or it is time to see whether the owner still lives."""
+        assert self.cursor
+        runtime = self._runtime
+        if self._check_at is not None:
+            patience = max(0.0, min(patience, (self._check_at - runtime.clock()) / 1000))
+        if await runtime.journal.wait(self._key, self.cursor.seq, self._head, patience):
+            self._settled = False
+        elif self._check_at is not None and runtime.clock() >= self._check_at:
+            lease = await runtime.journal.lease(self._key)
+            self._settled = lease is not None and lease.expires_at > runtime.clock()
+            self._check_at = lease.expires_at if lease else None
 
     def _attach(self) -> Feed | None:
         """The live feed, if it is known to follow on this reader's position."""
@@ -171,7 +174,7 @@ class Reader:
         feed = live.writer.feed
         follows_on = self._exact and self.cursor.epoch <= feed.epoch and feed.start <= self.cursor.seq <= feed.last
         if feed.knows(self.cursor) or follows_on:
-            self.feed = feed
+            self.feed, self._settled = feed, False
         return self.feed
 
     def _some(self, segments: list[Segment]) -> list[Segment]:
@@ -223,7 +226,8 @@ class Reader:
         elif lease and standing.owned(now) and lease.epoch == self.cursor.epoch:
             self._ahead_until = self._ahead_until or now + int(AHEAD_SECONDS * 1000)
             if now < self._ahead_until:
-                await runtime.journal.wait(self._key, standing.seq, min(patience, 0.5))
+                patience = min(patience, (self._ahead_until - now) / 1000)
+                await runtime.journal.wait(self._key, standing.seq, standing.head and standing.head.version, patience)
                 return None
         return await self._snapshot()
 
@@ -233,6 +237,7 @@ class Reader:
             return Batch(over=True)
         state = found.state
         self.cursor, self._exact, self._ahead_until = state.cursor, True, None
+        self._settled = False
         turn = state.find(self.turn) if self.turn else None
         fields = {**snapshot(state), "before": found.before}
         return Batch(snapshot=fields, over=self.turn is not None and (turn is None or turn.ended))
@@ -242,21 +247,26 @@ class Reader:
         assert self.cursor
         runtime = self._runtime
         standing = await runtime.journal.standing(self._key)
-        now = runtime.clock()
-        self._looked_at, self._check_at = now, now + IDLE_CHECK_MS
-        self._owned = standing.owned(now)
         if standing.head is None or standing.head.deleted:
             return Batch(over=True)
+        self._looked, self._head = True, standing.head.version
+        turn = standing.head.turn
+        if turn and turn.status == "waiting" and standing.seq <= self.cursor.seq and not self._engine.needs_owner(standing):
+            return Batch(over=True, reason="suspended")
+        self._check_at = await self._owner_check(standing)
+        if standing.seq > self.cursor.seq:
+            segments = await runtime.journal.read(self._key, self.cursor.seq + 1, runtime.clock(), 1)
+            return None if joined(segments, self.cursor.seq) else await self._snapshot()
+        self._settled = True
+        return None
+
+    async def _owner_check(self, standing: Standing) -> int | None:
+        """When to see whether the session's owner lives; None: it has none, and needs none."""
+        now = self._runtime.clock()
         if self._engine.needs_owner(standing):
             await self._engine.take_over(self._key)
-        elif standing.head.turn and standing.head.turn.status == "waiting" and standing.seq <= self.cursor.seq:
-            return Batch(over=True, reason="suspended")
-        elif standing.lease and self._owned:
-            self._check_at = standing.lease.expires_at
-        if standing.seq > self.cursor.seq:
-            segments = await runtime.journal.read(self._key, self.cursor.seq + 1, now, 1)
-            return None if joined(segments, self.cursor.seq) else await self._snapshot()
-        return None
+            return now + ORPHAN_CHECK_MS
+        return standing.lease.expires_at if standing.lease and standing.owned(now) else None
 
 
 class Stream:

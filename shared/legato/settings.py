@@ -82,7 +82,6 @@ class Settings(BaseSettings):
     ttl: Annotated[float, Field(ge=2 * 3600, le=30 * 86400)] = 86400
     retention: Seconds = 30 * 86400
     deadline: Seconds = 3300
-    control_poll: Seconds = 2
     approval: Annotated[float, Field(gt=0, le=14 * 86400)] = 86400
     model_retries: Annotated[int, Field(ge=0, le=10)] = 2
     partial: Literal["keep", "discard"] = "keep"

@@ -11,7 +11,7 @@ from e2e.following import AGENTS, journaled, seq
 from harness import Answer, Face, Server
 from legato.sse import Message
 
-ENV = {**AGENTS, "LEGATO_AGENT": "speakers:agents", "LEGATO_PING": "0.3", "LEGATO_CONTROL_POLL": "0.3"}
+ENV = {**AGENTS, "LEGATO_AGENT": "speakers:agents", "LEGATO_PING": "0.3"}
 
 
 class Where(NamedTuple):

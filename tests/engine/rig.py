@@ -33,6 +33,7 @@ from legato.journal import (
     SessionKey,
     Standing,
     TurnRecord,
+    Version,
 )
 from legato.journal.sqlite import SqliteJournal
 from legato.settings import Settings
@@ -42,7 +43,7 @@ KEY = SessionKey("ann", "s1")
 PATIENCE = 10.0
 """Seconds after which a test that waits has failed."""
 
-SHORT: dict[str, Any] = {"flush": 0.02, "lease": 6, "pending_seconds": 0.2, "ping": 0.2, "control_poll": 0.05}
+SHORT: dict[str, Any] = {"flush": 0.02, "lease": 6, "pending_seconds": 0.2, "ping": 0.2}
 
 
 class Clock:
@@ -136,6 +137,9 @@ class Flaky:
         active = standing.head and standing.head.turn
         return replace(standing, last=0) if trust_head and not active else standing
 
+    async def lease(self, key: SessionKey) -> Lease | None:
+        return await self._pass("lease", self._journal.lease, key)
+
     async def control(self, key: SessionKey) -> Control | None:
         return await self._pass("control", self._journal.control, key)
 
@@ -160,8 +164,11 @@ class Flaky:
     async def purge(self, key: SessionKey, tombstone: Head) -> None:
         await self._pass("purge", self._journal.purge, key, tombstone)
 
-    async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
-        await self._pass("wait", self._journal.wait, key, after, timeout)
+    async def wait(self, key: SessionKey, after: int, head: Version, timeout: float) -> bool:
+        return await self._pass("wait", self._journal.wait, key, after, head, timeout)
+
+    async def wait_control(self, key: SessionKey, known: Version, timeout: float) -> bool:
+        return await self._pass("wait_control", self._journal.wait_control, key, known, timeout)
 
     async def check(self) -> None:
         await self._pass("check", self._journal.check)

@@ -140,7 +140,7 @@ async def test_of_twenty_decisions_at_once_on_two_instances_one_counts_and_the_t
 
 async def test_an_answer_that_comes_while_the_turn_is_put_to_rest_again_is_not_lost(rig: Rig, bank: Bank) -> None:
     """Two questions: the second is answered while the first one's turn runs and is about to wait once more."""
-    one, other = instance(rig, bank, control_poll=60), instance(rig, bank)
+    one, other = instance(rig, bank), instance(rig, bank)
     await one.start(TWO)
     await waiting(one)
     gate = Gate()
@@ -169,7 +169,7 @@ async def test_a_turn_that_waits_once_more_is_not_resumed_by_an_answer_it_had(ri
 
 async def test_a_turn_put_to_rest_with_its_answer_is_found_by_the_next_sweep(rig: Rig, bank: Bank) -> None:
     """Its owner may be lost before it takes the answer up."""
-    one, other = instance(rig, bank, control_poll=60), instance(rig, bank)
+    one, other = instance(rig, bank), instance(rig, bank)
     await one.start(TWO)
     await waiting(one)
     resting, looking = Gate(), Gate()

@@ -239,7 +239,7 @@ async def test_a_look_that_is_refused_does_not_keep_the_owner_from_looking_again
 
 async def test_only_the_first_cancel_counts(rig: Rig) -> None:
     """Whoever asks second, here or elsewhere, changes neither reason nor name."""
-    owner, other = rig.instance(Puppet(), control_poll=60), rig.instance(Puppet())
+    owner, other = rig.instance(Puppet()), rig.instance(Puppet())
     await owner.start()
     await cancel(other, "first")
     await cancel(owner, "second")

@@ -69,7 +69,7 @@ async def test_a_deleted_session_starts_anew_behind_its_old_numbers(rig: Rig) ->
 async def frozen(rig: Rig) -> tuple[Instance, Gate]:
     """An owner that stands still in the middle of an append, and knows nothing of what others do."""
     puppet = Puppet()
-    owner = rig.instance(puppet, lease=60, control_poll=60)
+    owner = rig.instance(puppet, lease=60)
     await owner.start()
     gate = Gate()
     owner.journal.rule = nth(gate, 1, "append")
@@ -106,7 +106,7 @@ async def test_an_owner_that_slept_through_deletion_and_new_start_is_refused(rig
 async def test_a_turn_that_begins_before_the_purge_is_not_purged(rig: Rig, active: bool) -> None:
     """It loses neither its lease, its events, its record nor the cancel that was asked for it."""
     old, new = Puppet(), Puppet()
-    deleter, starter = rig.instance(old, lease=60), rig.instance(new, lease=0.3, control_poll=60)
+    deleter, starter = rig.instance(old, lease=60), rig.instance(new, lease=0.3)
     await deleter.start()
     if not active:
         old.leave()

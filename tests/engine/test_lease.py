@@ -221,7 +221,7 @@ async def test_a_turn_cancelled_while_it_had_no_owner_ends_as_interrupted(rig: R
 
 async def test_a_cancel_from_before_the_takeover_counts(rig: Rig) -> None:
     """The wish is in the journal; the owner died before it saw it."""
-    owner, _ = await begun(rig, control_poll=60)
+    owner, _ = await begun(rig)
     other = rig.instance(Puppet(), "b")
     await other.gateway.cancel(KEY, "t1", "enough", "ann")
     await owner.engine.close()

@@ -798,33 +798,76 @@ class Company(Fixtures):
 
 
 class Waking(Fixtures):
-    async def woken(self, journal: Journal, after: int, write: Awaitable[Any], timeout: float = 30) -> float:
-        """Seconds until `wait` returns, beside a write that is made once it waits."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        waiting = asyncio.create_task(journal.wait(KEY, after, timeout))
+    async def woken(self, waiting: Awaitable[bool], write: Awaitable[Any]) -> bool:
+        """What a wait gives beside a write that is made once it waits."""
+        task = asyncio.ensure_future(waiting)
         await asyncio.sleep(0)
         await write
-        await waiting
-        return loop.time() - began
+        return await asyncio.wait_for(task, 10)
 
     async def test_news_of_this_process_and_of_another_wake_who_waits(self, a: Journal, b: Journal) -> None:
-        await started(a)
-        assert await self.woken(a, 1, a.append(KEY, segment(2, commit="c2"))) < 10
-        assert await self.woken(a, 2, b.append(KEY, segment(3, commit="c3"))) < 10
-        assert await self.woken(a, 3, b.commit(KEY, Commit(segment(4, commit="c4")))) < 10
+        stored, _ = await started(a)
+        for seq, writer in ((2, a), (3, b)):
+            write = writer.append(KEY, segment(seq, commit=f"c{seq}"))
+            assert await self.woken(a.wait(KEY, seq - 1, stored.version, 30), write)
+        commit = b.commit(KEY, Commit(segment(4, commit="c4")))
+        assert await self.woken(a.wait(KEY, 3, stored.version, 30), commit)
 
     async def test_news_that_came_before_the_wait_wake_too(self, a: Journal, b: Journal) -> None:
         await b.append(KEY, segment(1, 3))
-        assert await self.woken(a, 2, asyncio.sleep(0)) < 10
+        assert await self.woken(a.wait(KEY, 2, None, 30), asyncio.sleep(0))
+
+    async def test_another_head_wakes_who_waits(self, a: Journal, b: Journal) -> None:
+        """A session that is deleted, a turn that is over: also when it came before the wait."""
+        stored, _ = await started(a)
+        changed = b.commit(KEY, Commit(head=replace(stored, deleted=True)))
+        assert await self.woken(a.wait(KEY, 1, stored.version, 30), changed)
+        assert await self.woken(a.wait(KEY, 1, stored.version, 30), asyncio.sleep(0))
 
     async def test_a_turn_that_is_handed_back_wakes_who_waits(self, a: Journal, b: Journal) -> None:
         begun = await a.commit(KEY, start())
-        assert await self.woken(b, 5, a.commit(KEY, handed_back(begun))) < 10
+        waiting = b.wait(KEY, 5, there(begun.head).version, 30)
+        assert await self.woken(waiting, a.commit(KEY, handed_back(begun)))
 
-    async def test_a_wait_ends_after_its_timeout(self, a: Journal) -> None:
+    async def test_another_control_wakes_the_owner(self, a: Journal, b: Journal) -> None:
+        """The first one, the next one, and one that came before the wait."""
         await started(a)
-        assert await self.woken(a, 1, asyncio.sleep(0), timeout=0.1) < 10
+        assert await self.woken(a.wait_control(KEY, None, 30), b.commit(KEY, Commit(control=control("t1"))))
+        known = await a.control(KEY)
+        assert known
+        asked = b.commit(KEY, Commit(control=control("t1", "t2", version=known.version)))
+        assert await self.woken(a.wait_control(KEY, known.version, 30), asked)
+        assert await self.woken(a.wait_control(KEY, known.version, 30), asyncio.sleep(0))
+
+    async def test_who_knows_all_there_is_waits_until_the_timeout(self, a: Journal, b: Journal) -> None:
+        """Of what it does not wait for, and of other sessions, nobody is told."""
+        stored, held = await started(a)
+        await b.commit(KEY, Commit(control=control("t1")))
+        known = await a.control(KEY)
+        assert known
+        following, owning = a.wait(KEY, 1, stored.version, 1), a.wait_control(KEY, known.version, 1)
+        waiting = asyncio.gather(following, owning)
+        await b.append(SessionKey("ann", "s2"), segment(1))
+        await b.renew(KEY, replace(held, commit="r"))
+        assert not any(await waiting)
+
+    async def test_a_follower_is_not_told_of_the_control_nor_an_owner_of_the_journal(
+        self, a: Journal, b: Journal
+    ) -> None:
+        stored, _ = await started(a)
+        following = asyncio.create_task(a.wait(KEY, 1, stored.version, 1))
+        owning = asyncio.create_task(a.wait_control(KEY, None, 0.5))
+        await b.append(KEY, segment(2, commit="c2"))
+        assert await following
+        assert not await owning
+        assert not await self.woken(a.wait(KEY, 2, stored.version, 0.5), b.commit(KEY, Commit(control=control("t1"))))
+
+    async def test_the_lease_is_read_alone(self, a: Journal) -> None:
+        assert await a.lease(KEY) is None
+        _, held = await started(a)
+        found = await a.lease(KEY)
+        assert found
+        assert (found, found.version) == (held, held.version)
 
     async def test_a_store_that_answers_passes_its_check(self, a: Journal) -> None:
         await a.check()

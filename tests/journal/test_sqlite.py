@@ -143,10 +143,10 @@ async def test_a_write_of_this_process_wakes_who_waits_without_a_poll(
 ) -> None:
     monkeypatch.setattr("legato.journal.sqlite.POLL_SECONDS", 3600)
     journal = open_journal()
-    first = asyncio.create_task(journal.wait(KEY, 0, 60))
+    first = asyncio.create_task(journal.wait(KEY, 0, None, 60))
     await journal.append(KEY, segment(1))
     await first
-    again = asyncio.create_task(journal.wait(KEY, 1, 60))
+    again = asyncio.create_task(journal.wait(KEY, 1, None, 60))
     await journal.append(KEY, segment(2))
     await asyncio.wait_for(again, 30)
 
@@ -284,7 +284,7 @@ class TestTrouble:
     async def test_a_closed_journal_says_so_and_has_no_thread_left(self, path: Path) -> None:
         before = threading.enumerate()
         journal = SqliteJournal(path, clock)
-        await asyncio.gather(journal.append(KEY, segment(1)), journal.wait(KEY, 5, 0.01))
+        await asyncio.gather(journal.append(KEY, segment(1)), journal.wait(KEY, 5, None, 0.01))
         await journal.close()
         await journal.close()
         left = [thread for thread in threading.enumerate() if thread not in before]
@@ -298,7 +298,7 @@ class TestTrouble:
 
     async def test_closing_ends_a_wait(self, path: Path) -> None:
         journal = SqliteJournal(path, clock)
-        waiting = asyncio.create_task(journal.wait(KEY, 0, 60))
+        waiting = asyncio.create_task(journal.wait(KEY, 0, None, 60))
         await journal.check()
         await journal.close()
         await asyncio.wait_for(waiting, 10)

@@ -36,6 +36,10 @@ HAND_BACK_SECONDS = 0.3
 class HandedBack(Exception):
     """The agent has been stopped for the turn to go on elsewhere: it has no terminal event here."""
 
+LOOK_SECONDS = 60.0
+"""How long an owner does not look what is asked of it when the journal tells of nothing."""
+REFUSED_SECONDS = 2.0
+
 
 Body = Callable[["LiveTurn"], Awaitable[Sequence[Payload]]]
 """What is done between a turn's fence and its last events, which it gives."""
@@ -206,9 +210,10 @@ class LiveTurn:
                 control = await persist(self._runtime.journal.control, self.key)
             except JournalRejected as refused:
                 log.warning("turn %s: cannot see what is asked of it: %s", self.id, refused)
-            else:
-                self.ask_again(control)
-            await asyncio.sleep(self._runtime.settings.control_poll)
+                await asyncio.sleep(REFUSED_SECONDS)
+                continue
+            self.ask_again(control)
+            await self._runtime.journal.wait_control(self.key, control and control.version, LOOK_SECONDS)
 
     async def _limit(self) -> None:
         """Stops a turn that lasts too long, counted from its start, whoever owned it meanwhile.

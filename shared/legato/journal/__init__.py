@@ -23,6 +23,7 @@ from legato.turn import Status, ToolState
 
 SEGMENT_BYTES = 900 * 1024
 """A segment of several events stays under this; a single larger one is split into parts by the store that needs it."""
+PAGE = 1000
 READ_BYTES = 8 * 1024 * 1024
 """A read ends with the segment that takes it past this, however many were asked for."""
 
@@ -77,6 +78,13 @@ class Page:
                 return
             self.segments.append(segment)
             self._room -= len(segment.events.encode())
+
+
+def fill(segments: Sequence[Segment], limit: int = PAGE) -> bool:
+    """These are as many as a page takes: there may be more."""
+    page = Page(limit)
+    page.add(segments)
+    return page.full
 
 
 class ActiveTurn(NamedTuple):
@@ -258,12 +266,15 @@ class Journal(Protocol):
         what a late owner of a deleted session may have left beyond it. A Commit there is a Conflict; ask again without.
         """
 
+    async def lease(self, key: SessionKey) -> Lease | None:
+        """Who may append; one read."""
+
     async def control(self, key: SessionKey) -> Control | None:
         """What outsiders ask; one read."""
 
-    async def read(self, key: SessionKey, since: int, now: int, limit: int = 1000) -> list[Segment]:
-        """Unexpired, whole segments whose last event is at or after `since`, in order: as many as a `Page` takes. An
-        empty list says that there are no more."""
+    async def read(self, key: SessionKey, since: int, now: int, limit: int = PAGE) -> list[Segment]:
+        """Unexpired, whole segments whose last event is at or after `since`, in order: as many as a `Page` takes. One
+        that is not full says that there were no more."""
 
     async def private(self, key: SessionKey, turn: str, now: int) -> dict[str, str]:
         """The unexpired private texts of one turn by name, all of one moment."""
@@ -287,9 +298,13 @@ class Journal(Protocol):
         What has begun since stays, and so does the tombstone's own segment, the fence that a late owner runs into.
         Safe to repeat."""
 
-    async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
-        """Returns when there may be news of this session beyond seq `after`, or of its head, at latest after `timeout`
-        seconds. A wake-up, never the truth: read to see."""
+    async def wait(self, key: SessionKey, after: int, head: Version, timeout: float) -> bool:
+        """Returns True when there may be news of this session beyond seq `after`, or a head other than the one of
+        version `head`; False after `timeout` seconds. A wake-up, never the truth: read to see."""
+
+    async def wait_control(self, key: SessionKey, known: Version, timeout: float) -> bool:
+        """Returns True when the control may be another than the one of version `known`; False after `timeout`
+        seconds."""
 
     async def check(self) -> None:
         """Returns when the store answers. Raises JournalUnavailable or JournalRejected with what is wrong."""

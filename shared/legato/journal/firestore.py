@@ -30,6 +30,7 @@ from legato.journal import (
     Standing,
     TurnRecord,
     Version,
+    wakeups,
 )
 from legato.journal import firestore_docs as docs
 from legato.journal import firestore_wire as wire
@@ -37,6 +38,7 @@ from legato.journal.firestore_docs import CONTROL, HEAD, LEASE
 from legato.journal.firestore_rpc import FirestoreRpc, PreconditionFailed
 from legato.journal.firestore_wire import Message
 from legato.journal.grouping import Grouping
+from legato.journal.watch import Watch
 
 MAX_BYTES: Final = 3 * 1024 * 1024
 MAX_WRITES: Final = 500
@@ -44,7 +46,6 @@ PARTS: Final = 8
 """Documents that a page is asked for beyond its limit, so that a segment in parts seldom needs a second page."""
 SPACING: Final = 0.005
 """Without it 1,000 appends a second take 0.5 of a core, with it 0.2; a lone append waits for nothing."""
-POLL: Final = 0.5
 ORPHANS: Final = 100
 """Leases of one look for those that were left alone."""
 
@@ -53,15 +54,24 @@ U = TypeVar("U")
 
 
 class FirestoreJournal:
-    """One database. `emulator` is the emulator's host:port; `timeout`, in seconds, bounds every RPC.
+    """One database. `emulator` is the emulator's host:port; `timeout`, in seconds, bounds every RPC. `tick`, in
+    seconds, is how often who waits is woken while nothing else would (`watch`).
 
     Nothing is opened before the first call, and then in the loop that makes it.
     """
 
     def __init__(
-        self, project: str, database: str, *, emulator: str | None = None, timeout: float = 10, in_flight: int = 3
+        self,
+        project: str,
+        database: str,
+        *,
+        emulator: str | None = None,
+        timeout: float = 10,
+        in_flight: int = 3,
+        tick: float = 5,
     ) -> None:
         self._rpc = FirestoreRpc(project, database, emulator, timeout)
+        self._watch = Watch(self._rpc, tick)
         self._writes = Grouping(
             self._rpc.batch_write, in_flight=in_flight, max_writes=MAX_WRITES, max_bytes=MAX_BYTES, spacing=SPACING
         )
@@ -122,6 +132,10 @@ class FirestoreJournal:
         newest = wire.select(self._name(key), "journal", "last", 1, descending=True, only=["last"])
         found = await self._rpc.query(newest)
         return int(found[0].fields["last"].integer_value) if found else 0
+
+    async def lease(self, key: SessionKey) -> Lease | None:
+        (found,) = await self._rpc.get(self._name(key, LEASE))
+        return docs.lease_of(*_read(found)) if found else None
 
     async def control(self, key: SessionKey) -> Control | None:
         (found,) = await self._rpc.get(self._name(key, CONTROL))
@@ -196,13 +210,17 @@ class FirestoreJournal:
                 if isinstance(outcome, Exception) and not isinstance(outcome, PreconditionFailed):
                     raise JournalUnavailable(f"session {key.session} is not purged yet: {outcome}")
 
-    async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
-        await asyncio.sleep(min(POLL, timeout))
+    async def wait(self, key: SessionKey, after: int, head: Version, timeout: float) -> bool:
+        return await self._watch.wait(self._name(key), wakeups.news(after, head), timeout)
+
+    async def wait_control(self, key: SessionKey, known: Version, timeout: float) -> bool:
+        return await self._watch.wait(self._name(key), wakeups.asked(known), timeout)
 
     async def check(self) -> None:
         await self._rpc.get(self._rpc.name("legato/check"))
 
     async def close(self) -> None:
+        await self._watch.close()
         await self._writes.drain()
         await self._rpc.close()
 

@@ -7,7 +7,7 @@ Nothing is opened before the first call, since a channel belongs to the loop it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import quote
@@ -140,23 +140,36 @@ class FirestoreRpc:
                 if answer.HasField("document"):
                     yield answer.document
 
+    async def listen(self, requests: AsyncIterator[Message]) -> AsyncGenerator[Message, None]:
+        """What a Listen stream tells, on a connection of its own, until it is closed. It has no time limit.
+
+        Its own, since a channel's streams share one connection, and many of them stop every other call of the process.
+        """
+        if self._closed:
+            raise JournalUnavailable("Firestore: the journal is closed")
+        channel = await self._open_channel(("grpc.use_local_subchannel_pool", 1))
+        try:
+            listen = self._method(channel.stream_stream, "Listen", wire.ListenRequest, wire.ListenResponse)
+            call = listen(requests, metadata=self._metadata)
+            async with aclosing(_told(call)) as messages:
+                async for message in messages:
+                    yield message
+        finally:
+            await channel.close()
+
     async def close(self) -> None:
         self._closed = True
         if self._channel:
             await self._channel.close()
 
     async def _stream(self, method: str, request: Message) -> AsyncGenerator[Message, None]:
-        call = await self._started(method, request)
         try:
-            async for answer in call:
-                yield answer
-        except grpc.aio.AioRpcError as failed:
-            raise failure(failed.code(), failed.details()) from None
+            async with aclosing(_told(await self._started(method, request))) as answers:
+                async for answer in answers:
+                    yield answer
         except asyncio.CancelledError:
             self._raise_if_closed()
             raise
-        finally:
-            call.cancel()
 
     async def _call(self, method: str, request: Message) -> Message:
         try:
@@ -187,15 +200,16 @@ class FirestoreRpc:
                     **{name: self._method(self._channel.unary_stream, name, *of) for name, of in STREAMS.items()},
                 }
 
-    async def _open_channel(self) -> grpc.aio.Channel:
+    async def _open_channel(self, *more: tuple[str, int]) -> grpc.aio.Channel:
+        options = [*OPTIONS, *more]
         if self._emulator:
-            return grpc.aio.insecure_channel(self._emulator, options=[*OPTIONS, ("grpc.enable_http_proxy", 0)])
+            return grpc.aio.insecure_channel(self._emulator, options=[*options, ("grpc.enable_http_proxy", 0)])
         transport = FirestoreGrpcAsyncIOTransport
         try:  # looking for credentials reads files and may ask the metadata server
             credentials, _ = await asyncio.to_thread(google.auth.default, scopes=transport.AUTH_SCOPES)
         except google.auth.exceptions.GoogleAuthError as wrong:
             raise JournalRejected(f"Firestore: {wrong}") from None
-        return transport.create_channel(HOST, credentials=credentials, options=OPTIONS)
+        return transport.create_channel(HOST, credentials=credentials, options=options)
 
     @staticmethod
     def _method(kind: Any, name: str, request: Message, response: Message) -> Any:
@@ -204,3 +218,14 @@ class FirestoreRpc:
             request_serializer=request.SerializeToString,
             response_deserializer=response.FromString,
         )
+
+
+async def _told(call: Any) -> AsyncGenerator[Message, None]:
+    """The messages of a call, which ends with this."""
+    try:
+        async for message in call:
+            yield message
+    except grpc.aio.AioRpcError as failed:
+        raise failure(failed.code(), failed.details()) from None
+    finally:
+        call.cancel()

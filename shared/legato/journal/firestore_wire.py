@@ -26,6 +26,8 @@ BatchGetRequest: Final = firestore.BatchGetDocumentsRequest.pb()
 BatchGetResponse: Final = firestore.BatchGetDocumentsResponse.pb()
 RunQueryRequest: Final = firestore.RunQueryRequest.pb()
 RunQueryResponse: Final = firestore.RunQueryResponse.pb()
+ListenRequest: Final = firestore.ListenRequest.pb()
+ListenResponse: Final = firestore.ListenResponse.pb()
 Write: Final = write.Write.pb()
 
 _Direction: Final = query.StructuredQuery.Direction

@@ -30,13 +30,15 @@ from legato.journal import (
     SessionKey,
     Standing,
     TurnRecord,
+    Version,
+    wakeups,
 )
 from legato.journal import sqlite_rows as rows
 from legato.journal import sqlite_writes as writes
 from legato.journal.grouping import Grouping
 from legato.journal.sqlite_file import connection, explained
-from legato.journal.sqlite_rows import CONTROLS, HEADS, Row
-from legato.journal.wakeups import Waiters
+from legato.journal.sqlite_rows import CONTROLS, HEADS, LEASES, Row
+from legato.journal.wakeups import Marks, Waiters
 
 COMMIT_BYTES: Final = 3 * 1024 * 1024
 GROUP_WRITES: Final = 500
@@ -54,10 +56,9 @@ class _Database(NamedTuple):
 @dataclass(frozen=True, slots=True, eq=False)
 class _Write:
     """One write of a group. `run` checks before it writes, so that its refusal leaves nothing behind; an append is its
-    `segment`. Whoever waits beyond less than `seq` of `key` is woken by it."""
+    `segment`. Of one with a `key`, who waits for that session may be woken."""
 
     key: SessionKey | None = None
-    seq: int = 0
     segment: Segment | None = None
     run: Callable[[aiosqlite.Connection], Awaitable[Any]] = writes.nothing
 
@@ -77,13 +78,13 @@ class SqliteJournal:
         self._groups: Grouping[Any] = Grouping(
             self._transact, in_flight=1, max_writes=GROUP_WRITES, max_bytes=COMMIT_BYTES
         )
-        self._waiters = Waiters()
+        self._waiters: Waiters[SessionKey] = Waiters()
         self._polling: asyncio.Task[None] | None = None
         self._purging: asyncio.Task[None] | None = None
         self._closed = False
 
     async def append(self, key: SessionKey, segment: Segment) -> None:
-        await self._write(_Write(key, segment.last, segment), self._measure(segment.events))
+        await self._write(_Write(key, segment), self._measure(segment.events))
 
     async def renew(self, key: SessionKey, lease: Lease) -> Lease:
         renewed: Lease = await self._write(_Write(run=lambda db: writes.renew(db, key, lease)))
@@ -91,13 +92,16 @@ class SqliteJournal:
 
     async def commit(self, key: SessionKey, commit: Commit) -> Commit:
         size = self._measure(*_texts(key, commit))
-        seq = _bound(None) if commit.head else commit.segment.last if commit.segment else 0
-        written: Commit = await self._write(_Write(key, seq, run=lambda db: writes.commit(db, key, commit)), size)
+        written: Commit = await self._write(_Write(key, run=lambda db: writes.commit(db, key, commit)), size)
         return written
 
     async def standing(self, key: SessionKey, *, trust_head: bool = False) -> Standing:
         (row,) = await self._fetch(rows.STANDING, key)
         return rows.standing_of(row)
+
+    async def lease(self, key: SessionKey) -> Lease | None:
+        found = await self._fetch(writes.select(LEASES), key)
+        return LEASES.of(found[0]) if found else None
 
     async def control(self, key: SessionKey) -> Control | None:
         found = await self._fetch(writes.select(CONTROLS), key)
@@ -152,11 +156,18 @@ class SqliteJournal:
     async def purge(self, key: SessionKey, tombstone: Head) -> None:
         await self._write(_Write(run=lambda db: writes.purge_session(db, key, tombstone)))
 
-    async def wait(self, key: SessionKey, after: int, timeout: float) -> None:
-        with self._waiters.waiting(key, after) as woken:
+    async def wait(self, key: SessionKey, after: int, head: Version, timeout: float) -> bool:
+        return await self._wait(key, wakeups.news(after, head), timeout)
+
+    async def wait_control(self, key: SessionKey, known: Version, timeout: float) -> bool:
+        return await self._wait(key, wakeups.asked(known), timeout)
+
+    async def _wait(self, key: SessionKey, known: Marks, timeout: float) -> bool:
+        with self._waiters.waiting(key, known) as woken:
             if self._polling is None or self._polling.done():
                 self._polling = asyncio.create_task(self._poll())
             await asyncio.wait([woken], timeout=timeout)
+        return woken.done()
 
     async def check(self) -> None:
         await self._write(_Write())
@@ -200,13 +211,13 @@ class SqliteJournal:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _look(self, seen: Row) -> Row:
-        """Wakes who came since the last look by the positions of the sessions, all others by the rows after `seen`."""
+        """Wakes who came since the last look by how far the sessions are, all others by the rows after `seen`."""
         if fresh := self._waiters.take_fresh():
-            for uid, session, seq in await self._fetch(rows.BEYOND, (json.dumps(fresh),)):
-                self._waiters.wake(SessionKey(uid, session), seq)
+            for uid, session, *marks in await self._fetch(rows.MARKS, (json.dumps(fresh),)):
+                self._waiters.wake(SessionKey(uid, session), Marks(*marks))
         written = await self._fetch(rows.WRITTEN, seen)
-        for uid, session, seq, *_ in written:
-            self._waiters.wake(SessionKey(uid, session), seq)
+        for uid, session, *marks, _ in written:
+            self._waiters.wake(SessionKey(uid, session), Marks(*marks))
         return tuple(max(column) for column in zip(seen, *(row[3:] for row in written), strict=True))
 
     # Writing
@@ -229,7 +240,7 @@ class SqliteJournal:
                 raise
         for write, outcome in zip(group, outcomes, strict=True):
             if write.key and not isinstance(outcome, LegatoError):
-                self._waiters.wake(write.key, write.seq)
+                self._waiters.wake(write.key, _marks(write.segment, outcome))
         return outcomes
 
     def _measure(self, *texts: str) -> int:
@@ -280,6 +291,15 @@ async def _attempt(db: aiosqlite.Connection, write: _Write) -> Any:
         return await write.run(db)
     except LegatoError as refused:
         return refused
+
+
+def _marks(appended: Segment | None, outcome: Commit | None) -> Marks:
+    """How far the session of a write is after it."""
+    if outcome is None:
+        return Marks(seq=appended.last if appended else 0)
+    segment, head, control = outcome.segment, outcome.head, outcome.control
+    seq = max(segment.last if segment else 0, head.seq if head else 0)
+    return Marks(seq, head.version if head else 0, control.version if control else 0)
 
 
 async def _rollback(db: aiosqlite.Connection) -> None:

@@ -157,26 +157,25 @@ STANDING: Final = f"""
 """One statement, so that the documents and the position are of one moment."""
 
 NEWEST: Final = """
-    SELECT (SELECT coalesce(max(number), 0) FROM segments), (SELECT coalesce(max(version), 0) FROM heads)"""
+    SELECT (SELECT coalesce(max(version), 0) FROM heads), (SELECT coalesce(max(version), 0) FROM controls),
+        (SELECT coalesce(max(number), 0) FROM segments)"""
 
 WRITTEN: Final = """
-    SELECT uid, session, last, number, 0 FROM segments WHERE number > ?
-    UNION ALL SELECT uid, session, 1 << 62, 0, version FROM heads WHERE version > ?"""
-"""What was written since NEWEST or the last look: numbers rise in the order of the transactions and never come back.
-A change of its head is news to whoever waits for a session, wherever they are: its owner may have let go."""
+    SELECT uid, session, seq, version, 0, 0 FROM heads WHERE version > ?
+    UNION ALL SELECT uid, session, 0, 0, version, 0 FROM controls WHERE version > ?
+    UNION ALL SELECT uid, session, last, 0, 0, number FROM segments WHERE number > ?"""
+"""The marks of what was written since NEWEST or the last look, then a segment's number. Versions and numbers rise in
+the order of the transactions and never come back."""
 
-BEYOND: Final = """
-    SELECT uid, session, seq FROM (
-        SELECT k.uid, k.session, k.after, max(
-            coalesce((SELECT last FROM segments s WHERE s.uid = k.uid AND s.session = k.session
-                ORDER BY first DESC LIMIT 1), 0),
-            coalesce((SELECT iif(status = 'streaming' AND EXISTS (SELECT 1 FROM leases l WHERE l.uid = h.uid
-                AND l.session = h.session AND l.expires_at = 0), 1 << 62, seq)
-                FROM heads h WHERE h.uid = k.uid AND h.session = k.session), 0)) AS seq
-        FROM (SELECT json_extract(value, '$[0]') AS uid, json_extract(value, '$[1]') AS session,
-            json_extract(value, '$[2]') AS after FROM json_each(?)) k)
-    WHERE seq > after"""
-"""Which of the sessions `[[uid, session, after], ...]` have a position beyond `after`, or a turn handed back."""
+MARKS: Final = """
+    SELECT k.uid, k.session,
+        max(coalesce(h.seq, 0), coalesce((SELECT last FROM segments s WHERE s.uid = k.uid AND s.session = k.session
+            ORDER BY first DESC LIMIT 1), 0)),
+        coalesce(h.version, 0), coalesce(c.version, 0)
+    FROM (SELECT json_extract(value, '$[0]') AS uid, json_extract(value, '$[1]') AS session FROM json_each(?)) k
+        LEFT JOIN heads h ON h.uid = k.uid AND h.session = k.session
+        LEFT JOIN controls c ON c.uid = k.uid AND c.session = k.session"""
+"""How far the sessions `[[uid, session], ...]` are."""
 
 
 def standing_of(row: Row) -> Standing:
