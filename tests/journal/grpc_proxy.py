@@ -54,6 +54,8 @@ class GrpcProxy(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.calls: list[str] = []
         self.host = ""
         self._faults: list[Fault] = []
+        self._open: dict[Any, str] = {}
+        self._mute: set[str] = set()
         self._late: set[asyncio.Task[list[bytes]]] = set()
         self._upstream = upstream
 
@@ -78,8 +80,21 @@ class GrpcProxy(grpc.GenericRpcHandler):  # type: ignore[misc]
         """The call never reaches the store and is never answered."""
         return self._add(Fault(method, skip, forward=False))
 
+    def mute(self, method: str) -> None:
+        """Not an answer of this method passes from now on, also of calls that run; nothing tells the caller."""
+        self._mute.add(method)
+
+    def cut(self, method: str) -> int:
+        """Breaks the running calls of this method; how many there were."""
+        calls = [call for call, name in self._open.items() if name == method]
+        return sum(call.cancel() for call in calls)
+
+    def running(self, method: str) -> int:
+        return list(self._open.values()).count(method)
+
     def clear(self) -> None:
-        """From now on all calls pass; held ones are let go."""
+        """From now on all calls pass; held ones are let go. A call that has been muted stays so."""
+        self._mute.clear()
         for fault in self._faults:
             fault.release()
         self._faults.clear()
@@ -146,11 +161,23 @@ class GrpcProxy(grpc.GenericRpcHandler):  # type: ignore[misc]
         yield b""  # never: it makes this a generator
 
     async def _forward(self, path: str, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        method, mute = path.rsplit("/", 1)[1], False
+        call = self._upstream_call(path, context)(requests)
+        self._open[call] = method
         try:
-            async for response in self._upstream_call(path, context)(requests):
-                yield response
+            async for response in call:
+                mute = mute or method in self._mute
+                if not mute:
+                    yield response
         except grpc.aio.AioRpcError as failed:
             await context.abort(failed.code(), failed.details())
+        except asyncio.CancelledError:
+            if not call.cancelled():
+                raise
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "cut")
+        finally:
+            del self._open[call]
+            call.cancel()
 
     def _upstream_call(self, path: str, context: Any) -> Callable[[AsyncIterator[bytes]], Any]:
         metadata = [pair for pair in context.invocation_metadata() if pair[0] in PASSED_ON]

@@ -79,8 +79,9 @@ class Target:
         self.rest = self.refusals
 
     def settle(self) -> bool:
-        """It is current. True when something may have been missed before that."""
-        missed, self.current, self.lost, self.refusals = self.lost, True, False, 0
+        """It is current. True when who waits must look what it has missed; the newest segment shows that by itself."""
+        missed = self.lost and self.aim.part == "documents"
+        self.current, self.lost, self.refusals = True, False, 0
         return missed
 
     def put(self, document: Message) -> None:
