@@ -61,6 +61,10 @@ class Instance:
         while not all(target.current for target, _ in self.journal._watch._targets.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
+    def openings(self) -> list[object]:
+        """Another list when a stream has been opened since."""
+        return [stream._outbox for stream in self.journal._watch._streams]
+
     async def close(self) -> None:
         await self.engine.close()
         await self.journal.close()
@@ -121,13 +125,29 @@ async def test_a_follower_sees_an_event_at_most_100_ms_after_its_commit(emulator
     """In 95 of 100 cases, on another instance, with twenty sessions. The emulator is warm by then."""
     async with followed(f"{firestore_project}-warm", emulator, "/say 20 10") as pair:
         await asyncio.gather(*(follower.reading for follower in pair.followers))
-    async with followed(firestore_project, emulator, "/say 50 10") as pair:
-        pair.owner.journal.committed.clear()
-        await asyncio.gather(*(follower.reading for follower in pair.followers))
-    came = dict(zip(KEYS, (follower.came for follower in pair.followers), strict=True))
-    delays = sorted(came[key][last] - at for (key, last), at in pair.owner.journal.committed.items())
-    assert len(delays) > 60
+    delays = None
+    for attempt in range(5):
+        delays = delays or await measured(f"{firestore_project}-{attempt}", emulator)
+    assert delays
     assert delays[int(len(delays) * 0.95)] < 0.1
+
+
+async def measured(project: str, host: str) -> list[float] | None:
+    """How long after its commit the last event of each segment came, in order.
+
+    None: the emulator has mixed up the bytes of two answers, as it does now and then where a stream has many targets,
+    and the stream had to be opened again.
+    """
+    async with followed(project, host, "/say 50 10") as pair:
+        pair.owner.journal.committed.clear()
+        opened = pair.other.openings()
+        await asyncio.gather(*(follower.reading for follower in pair.followers))
+        if pair.other.openings() != opened:
+            return None
+    came = dict(zip(KEYS, (follower.came for follower in pair.followers), strict=True))
+    delays = [came[key][last] - at for (key, last), at in pair.owner.journal.committed.items()]
+    assert len(delays) > 60
+    return sorted(delays)
 
 
 async def test_nobody_reads_while_turns_are_silent(emulator: str, firestore_project: str) -> None:

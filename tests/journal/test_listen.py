@@ -9,6 +9,7 @@ from typing import Protocol
 import pytest
 from grpc import StatusCode
 
+from harness import Port
 from journal.builders import KEY, control, segment, start
 from journal.grpc_proxy import GrpcProxy
 from legato.journal import Commit, SessionKey
@@ -207,4 +208,18 @@ async def test_closing_ends_waits_and_leaves_nothing(other: FirestoreJournal) ->
     waiting = await watching(other)
     await other.close()
     await asyncio.wait_for(waiting, 5)
-    assert asyncio.all_tasks() <= base
+    await eventually(lambda: asyncio.all_tasks() <= base)
+
+
+async def test_streams_that_failed_leave_no_task() -> None:
+    """Nobody listens at this address."""
+    base, port = asyncio.all_tasks(), Port()
+    journal = FirestoreJournal("demo-nowhere", "(default)", emulator=f"127.0.0.1:{port.number}", tick=NEVER)
+    waiting = asyncio.create_task(journal.wait(KEY, 0, None, 30))
+    await asyncio.sleep(0)
+    (stream,) = journal._watch._streams
+    await eventually(lambda: stream._failures > 2)
+    await journal.close()
+    await waiting
+    port.release()
+    await eventually(lambda: asyncio.all_tasks() <= base)
