@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import time
 from collections import Counter
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from benchmarks import serving
@@ -24,10 +25,10 @@ EVENTS, IN_SEGMENT = 10_000, 10
 
 
 def counted(journal: FirestoreJournal) -> Counter[str]:
-    """Documents written and read by this journal from now on."""
+    """Documents written and read by this journal from now on, those that Listen tells of with them."""
     documents: Counter[str] = Counter()
     rpc = journal._rpc
-    send = rpc._started
+    send, listen = rpc._started, rpc.listen
 
     async def started(method: str, request: Any) -> Any:
         if method in ("Commit", "BatchWrite"):
@@ -36,7 +37,13 @@ def counted(journal: FirestoreJournal) -> Counter[str]:
             documents["read"] += len(request.documents) if method == "BatchGetDocuments" else 1
         return await send(method, request)
 
+    async def told(requests: Any) -> AsyncGenerator[Any, None]:
+        async for message in listen(requests):
+            documents["read"] += message.WhichOneof("response_type") == "document_change"
+            yield message
+
     rpc._started = started  # type: ignore[method-assign]
+    rpc.listen = told  # type: ignore[method-assign]
     return documents
 
 

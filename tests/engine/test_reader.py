@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.rig import KEY, Client, Gate, Instance, Puppet, Rig, nth
+from engine.rig import KEY, Client, Gate, Instance, Puppet, Rig, eventually, nth
 from legato.agents import Turn
 from legato.events import Cursor, Event, Payload, Record, TextDelta, TurnCompleted, TurnStarted
 from legato.gateway import NONSENSE
@@ -262,3 +262,29 @@ async def test_a_deleted_session_ends_its_streams(instance: Instance, rig: Rig) 
     other.clock.advance(HOUR)
     for client in clients:
         await client.end()
+
+
+async def test_a_reader_that_has_everything_reads_nothing_while_nothing_is_new(instance: Instance) -> None:
+    """However often it pings."""
+    client = await instance.follow(Cursor(2, 12), None)
+    await client.pinged(2)
+    instance.journal.calls.clear()
+    await client.pinged(8)
+    assert set(instance.journal.calls) == {"wait"}
+    await client.leave()
+
+
+async def test_when_a_lease_should_have_run_out_a_reader_looks_at_it_alone(rig: Rig) -> None:
+    """Its owner has renewed it meanwhile, so there is nothing else to see."""
+    instance = rig.instance(Puppet())
+    await Prepared(instance, left=1000).write()
+    client = await instance.follow(Cursor(2, 12), None)
+    await client.pinged(2)
+    held = await instance.journal.lease(KEY)
+    assert held
+    await instance.journal.renew(KEY, replace(held, expires_at=held.expires_at + HOUR, commit="r"))
+    instance.journal.calls.clear()
+    await eventually(lambda: "lease" in instance.journal.calls)
+    await client.pinged(8)
+    assert [call for call in instance.journal.calls if call != "wait"] == ["lease"]
+    await client.leave()
