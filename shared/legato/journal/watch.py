@@ -138,7 +138,7 @@ class Stream:
         self._rpc, self._tell = rpc, tell
         self._numbered: dict[int, Target] = {}
         self._numbers = count(1)
-        self._outbox: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._outbox: asyncio.Queue[Message] = asyncio.Queue()
         self._limit: asyncio.Timeout | None = None
         self._failures = 0
         self._silence = 0
@@ -192,13 +192,12 @@ class Stream:
             async with asyncio.timeout(None) as self._limit:
                 for target in self.targets:
                     self._ask(target)
-                async with aclosing(self._rpc.listen(_until_none(self._outbox))) as messages:
+                async with aclosing(self._rpc.listen(_requests(self._outbox))) as messages:
                     async for message in messages:
                         self._silence = 0
                         self._take(message)
         finally:
             self._limit = None
-            self._outbox.put_nowait(None)
             self._numbered.clear()
             for target in self.targets:
                 target.lose()
@@ -243,7 +242,6 @@ class Stream:
         return [self._numbered[number] for number in numbers if number in self._numbered]
 
 
-async def _until_none(outbox: asyncio.Queue[Message | None]) -> AsyncGenerator[Message, None]:
-    """What a stream asks. It ends by the None, since gRPC leaves it waiting when its call has failed."""
-    while (request := await outbox.get()) is not None:
-        yield request
+async def _requests(outbox: asyncio.Queue[Message]) -> AsyncGenerator[Message, None]:
+    while True:
+        yield await outbox.get()
