@@ -250,8 +250,7 @@ class Reader:
         if standing.head is None or standing.head.deleted:
             return Batch(over=True)
         self._looked, self._head = True, standing.head.version
-        turn = standing.head.turn
-        if turn and turn.status == "waiting" and standing.seq <= self.cursor.seq and not self._engine.needs_owner(standing):
+        if standing.seq <= self.cursor.seq and self._suspended(standing):
             return Batch(over=True, reason="suspended")
         self._check_at = await self._owner_check(standing)
         if standing.seq > self.cursor.seq:
@@ -259,6 +258,11 @@ class Reader:
             return None if joined(segments, self.cursor.seq) else await self._snapshot()
         self._settled = True
         return None
+
+    def _suspended(self, standing: Standing) -> bool:
+        """The turn waits, and nothing of what it waits for has come."""
+        turn = standing.head.turn if standing.head else None
+        return turn is not None and turn.status == "waiting" and not self._engine.needs_owner(standing)
 
     async def _owner_check(self, standing: Standing) -> int | None:
         """When to see whether the session's owner lives; None: it has none, and needs none."""
