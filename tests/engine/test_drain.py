@@ -24,7 +24,7 @@ async def lease_of(instance: Instance) -> Lease:
     return lease
 
 
-PATIENT: dict[str, Any] = {"ping": 60, "lease": 60, "control_poll": 60}
+PATIENT: dict[str, Any] = {"ping": 60, "lease": 60}
 
 
 def waiting(instance: Instance, looks: int) -> bool:

@@ -154,7 +154,8 @@ async def test_a_write_of_this_process_wakes_who_waits_without_a_poll(
 async def test_a_turn_that_is_handed_back_wakes_who_waits_in_another_process(open_journal: OpenJournal) -> None:
     here, there = open_journal(), open_journal()
     begun = await here.commit(KEY, start())
-    waiting = asyncio.create_task(there.wait(KEY, 5, 60))
+    assert begun.head
+    waiting = asyncio.create_task(there.wait(KEY, 5, begun.head.version, 60))
     await asyncio.wait([waiting], timeout=0.2)
     assert not waiting.done()
     await here.commit(KEY, handed_back(begun))
@@ -163,8 +164,10 @@ async def test_a_turn_that_is_handed_back_wakes_who_waits_in_another_process(ope
 
 async def test_a_turn_that_was_handed_back_wakes_who_comes_to_wait(open_journal: OpenJournal) -> None:
     here, there = open_journal(), open_journal()
-    await here.commit(KEY, handed_back(await here.commit(KEY, start())))
-    await asyncio.wait_for(there.wait(KEY, 5, 60), 5)
+    begun = await here.commit(KEY, start())
+    assert begun.head
+    await here.commit(KEY, handed_back(begun))
+    await asyncio.wait_for(there.wait(KEY, 5, begun.head.version, 60), 5)
 
 
 async def refusal(path: Path) -> LegatoError:

@@ -36,6 +36,7 @@ HAND_BACK_SECONDS = 0.3
 class HandedBack(Exception):
     """The agent has been stopped for the turn to go on elsewhere: it has no terminal event here."""
 
+
 LOOK_SECONDS = 60.0
 """How long an owner does not look what is asked of it when the journal tells of nothing."""
 REFUSED_SECONDS = 2.0
