@@ -11,7 +11,7 @@ from typing import Any
 from legato.engine.run import Started, StartTurn
 from legato.events import Cursor
 from legato.follow import Stream
-from legato.gateway import Gateway
+from legato.gateway import Decided, Gateway
 from legato.journal import Place, SessionKey, TurnRecord
 from legato.settings import Settings
 
@@ -89,6 +89,15 @@ class ScriptedGateway(Gateway):
     async def cancel(self, key: SessionKey, turn: str, reason: str, by: str) -> bool:
         self._called("cancel", key, turn, reason, by)
         return self.ended
+
+    async def decide(self, key: SessionKey, turn: str, request: str, approved: bool, note: str | None) -> Decided:
+        self._called("decide", key, turn, request, approved, note)
+        return Decided(TurnRecord(turn, "waiting", "agent", "hello", 1, 0, 0), again=self.ended, waited_at=5)
+
+    def follow_decided(self, key: SessionKey, decided: Decided, cursor: Cursor | None) -> ScriptedStream:
+        assert self.stream
+        self._called("follow_decided", key, decided.record.turn, cursor)
+        return self.stream
 
     async def delete(self, key: SessionKey) -> None:
         self._called("delete", key)

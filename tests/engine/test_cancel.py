@@ -327,6 +327,7 @@ async def test_a_once_tool_outlives_cancel_and_loss_of_the_lease_by_nothing(rig:
     await cancel(owner)
     other.clock.advance(3600)
     await other.engine.take_over(KEY)
+    await other.ended()
     before = await other.stored()
     await asyncio.wait_for(live.holding.lost.wait(), PATIENCE)
     await eventually(lambda: live.writer.feed.closed == "lease")

@@ -28,9 +28,17 @@ async def abandoned(rig: Rig, *said: str) -> Instance:
         turn.text(text)
     await owner.live().writer.flush()
     await owner.engine.close()
-    other = rig.instance(Puppet(), "b")
+    other = rig.instance(saying_again, "b")
     other.clock.advance(LATER)
     return other
+
+
+async def saying_again(turn: Turn) -> None:
+    """What an owner that has lost everything but its input says."""
+    turn.text("again")
+
+
+WHOLE = ["turn.started", "text.delta", "turn.resumed", "step.rewound", "text.delta", "turn.completed"]
 
 
 async def test_an_owner_renews_its_lease_three_times_in_its_span(rig: Rig) -> None:
@@ -102,28 +110,29 @@ async def test_a_turn_whose_record_has_expired_is_ended_and_stands_in_nobodys_wa
         file.execute("DELETE FROM turns")
     other = rig.instance(Puppet(), "b")
     other.clock.advance(LATER)
+    await other.engine.take_over(KEY)
+    await eventually(lambda: not other.engine.live)
     await other.start(turn="t2")
     records = await other.stored()
     assert types(records) == ["turn.started", "turn.resumed", "turn.failed", "turn.started"]
+    assert '"code":"expired"' in records[2].data
 
 
-async def test_a_taken_over_turn_ends_as_lost_with_exactly_its_committed_text(rig: Rig) -> None:
-    """What the owner had shown and not committed is no part of `partial`."""
+async def test_a_turn_goes_on_from_exactly_its_committed_text(rig: Rig) -> None:
+    """What the owner had shown and not committed is no part of it, nor is what belongs to no recorded piece."""
     owner, turn = await begun(rig)
     turn.text("kept ")
     await owner.live().writer.flush()
     gate = owner.journal.hold("append")
     turn.text("lost")
     await owner.shown("text.delta", 2)
-    other = rig.instance(Puppet(), "b")
+    other = rig.instance(saying_again, "b")
     other.clock.advance(LATER)
     await other.engine.take_over(KEY)
-    record = await other.record()
-    assert (record.status, record.partial) == ("failed", "kept ")
-    assert record.error
-    assert record.error["code"] == "owner_lost"
-    assert types(await other.stored()) == ["turn.started", "text.delta", "turn.resumed", "turn.failed"]
+    assert (await other.ended()).output == "again"
     gate.open()
+    await eventually(lambda: not owner.engine.live)
+    assert types(await other.stored()) == WHOLE
 
 
 async def test_a_fenced_owner_appends_nothing_and_closes_its_streams(rig: Rig) -> None:
@@ -169,13 +178,13 @@ async def test_a_once_tool_is_never_entered_when_its_owner_was_stopped_before_th
     gate = owner.journal.hold("append")
     await owner.start()
     await asyncio.wait_for(gate.reached.wait(), PATIENCE)
-    other = rig.instance(agent, "b")
+    other = rig.instance(Puppet(), "b")
     other.clock.advance(LATER)
     await other.engine.take_over(KEY)
     gate.open()
     await eventually(lambda: not owner.engine.live)
     assert not entered.is_set()
-    assert types(await other.stored()) == ["turn.started", "turn.resumed", "turn.failed"]
+    assert types(await other.stored()) == ["turn.started", "turn.resumed"]
 
 
 async def test_a_once_tool_is_never_entered_when_its_owner_was_stopped_after_the_commit_of_its_call(rig: Rig) -> None:
@@ -206,7 +215,7 @@ async def test_a_turn_left_for_longer_than_its_events_are_kept_ends_as_expired(r
     other = await abandoned(rig, "text")
     other.clock.advance(86400 - 3600)
     await other.engine.take_over(KEY)
-    record = await other.record()
+    record = await other.ended()
     assert record.error
     assert (record.status, record.error["code"]) == ("failed", "expired")
 
@@ -227,13 +236,13 @@ async def test_a_cancel_from_before_the_takeover_counts(rig: Rig) -> None:
     await owner.engine.close()
     other.clock.advance(LATER)
     await other.engine.take_over(KEY)
-    assert (await other.record()).status == "interrupted"
+    assert (await other.ended()).status == "interrupted"
 
 
 @pytest.mark.parametrize("fault", [None, "lose"])
 async def test_of_instances_that_take_over_at_once_one_writes_a_fence(rig: Rig, fault: str | None) -> None:
     """Three see the same orphan at the same moment; also when the answers of their Commits are lost."""
-    others = [await abandoned(rig, "text"), *(rig.instance(Puppet()) for _ in range(2))]
+    others = [await abandoned(rig, "text"), *(rig.instance(saying_again) for _ in range(2))]
     gates = [Gate() for _ in others]
     for instance, gate in zip(others, gates, strict=True):
         instance.clock.offset = others[0].clock.offset
@@ -244,28 +253,29 @@ async def test_of_instances_that_take_over_at_once_one_writes_a_fence(rig: Rig, 
         instance.journal.rule = nth("lose", 1, "commit") if fault else instance.journal.rule
         gate.open()
     await asyncio.gather(*taking)
+    await others[0].ended()
     records = await others[0].stored()
-    assert types(records) == ["turn.started", "text.delta", "turn.resumed", "turn.failed"]
-    assert [record.epoch for record in records] == [1, 1, 2, 2]
+    assert types(records) == WHOLE
+    assert [record.epoch for record in records] == [1, 1, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("fault", ["refuse", "lose"])
-@pytest.mark.parametrize("number", range(1, 6))
+@pytest.mark.parametrize("number", range(1, 7))
 async def test_a_takeover_survives_the_failure_of_any_of_its_calls(rig: Rig, fault: Fault, number: int) -> None:
-    """The turn is fenced once and ends once."""
+    """The turn is fenced once, gone on with and ends once."""
     other = await abandoned(rig, "text")
-    other.journal.rule = nth(fault, number, "standing", "turn", "commit", "read")
+    other.journal.rule = nth(fault, number, "standing", "turn", "private", "read", "commit")
     await other.engine.take_over(KEY)
-    assert types(await other.stored()) == ["turn.started", "text.delta", "turn.resumed", "turn.failed"]
-    assert (await other.record()).partial == "text"
+    assert (await other.ended()).output == "again"
+    assert types(await other.stored()) == WHOLE
 
 
 async def test_who_follows_an_abandoned_turn_takes_it_over(rig: Rig) -> None:
-    """A reader is enough: it is given the fence and the end."""
+    """A reader is enough: it is given the fence, what follows it, and the end."""
     other = await abandoned(rig, "text")
     client = await other.follow(start=True)
     await client.end()
-    assert client.kinds == ["turn.started", "text.delta", "turn.resumed", "turn.failed"]
+    assert client.kinds == WHOLE
 
 
 async def test_a_snapshot_taken_where_a_fenced_owner_still_runs_is_not_followed_by_its_events(rig: Rig) -> None:
@@ -275,7 +285,7 @@ async def test_a_snapshot_taken_where_a_fenced_owner_still_runs_is_not_followed_
     for word in "abcdef":
         turn.text(word)
     await owner.shown("text.delta", 6)
-    other = rig.instance(Puppet(), "b")
+    other = rig.instance(saying_again, "b")
     other.clock.advance(LATER)
     other.journal.rule = nth(Gate(), 2, "commit")
     taking = asyncio.create_task(other.engine.take_over(KEY))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 
 from engine.rig import KEY, PATIENCE, Gate, Instance, Rig, ends, eventually, nth, types, unbroken
 from legato import Agent, tool
@@ -86,13 +87,14 @@ async def test_finished_steps_and_calls_return_at_once_and_nothing_is_said_twice
         done.append(f"pay {n}")
         return n
 
-    async def plan() -> dict[str, int]:
+    async def plan() -> JsonValue:
         done.append("plan")
         return {"n": 3}
 
     async def agent(turn: Turn) -> None:
         turn.text("a ")
         planned = await turn.step("plan", plan)
+        assert isinstance(planned, dict)
         turn.text("b ")
         paid = await turn.call(pay, **planned)
         turn.text(f"c{paid} ")

@@ -109,15 +109,30 @@ async def test_a_new_turn_waits_for_a_once_tool_only_so_long(rig: Rig, monkeypat
     assert types(await owner.stored()) == ["turn.started", "tool.call", "tool.result", "turn.interrupted"]
 
 
-async def test_an_orphan_in_the_way_is_ended_first(rig: Rig) -> None:
-    """Nobody else has to come by to take it over."""
+async def test_an_orphan_in_the_way_is_gone_on_with_and_then_in_nobodys_way(rig: Rig) -> None:
+    """Nobody else has to come by to take it over; whoever asked is told that it is busy."""
     owner, other = rig.instance(Puppet()), rig.instance(saying)
     await owner.start()
     await owner.engine.close()
     other.clock.advance(3600)
+    with pytest.raises(SessionBusy):
+        await other.start(turn="t2")
+    await other.ended()
     records = await other.play(turn="t2")
-    assert types(ends(records)) == ["turn.failed", "turn.completed"]
+    assert types(ends(records)) == ["turn.completed", "turn.completed"]
     assert unbroken(records)
+
+
+async def test_an_orphan_is_interrupted_for_a_turn_that_may_replace_it(rig: Rig) -> None:
+    """Its agent is not entered again."""
+    owner, other = rig.instance(Puppet()), rig.instance(saying)
+    await owner.start()
+    await owner.engine.close()
+    other.clock.advance(3600)
+    await other.start(turn="t2", if_active="interrupt")
+    await other.ended("t2")
+    kinds = types(await other.stored())
+    assert kinds == ["turn.started", "turn.resumed", "turn.interrupted", "turn.started", "text.delta", "turn.completed"]
 
 
 async def test_a_request_that_leaves_in_mid_start_does_not_lose_its_turn(rig: Rig) -> None:

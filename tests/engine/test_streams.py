@@ -30,6 +30,10 @@ async def canonical(turn: Turn) -> None:
             await turn.call(look)
 
 
+async def silent(_: Turn) -> None:
+    """Has nothing to say."""
+
+
 EVENTS = 18
 
 
@@ -262,7 +266,7 @@ async def test_a_long_poll_over_a_journal_that_hangs_is_refused_in_bounded_time(
 
 async def test_a_long_poll_of_a_turn_whose_owner_lost_it_says_that_there_is_more(rig: Rig) -> None:
     """This instance lost the lease; the turn's end is found where it is now."""
-    owner, other = rig.instance(Puppet(), lease=0.3), rig.instance(Puppet())
+    owner, other = rig.instance(Puppet(), lease=0.3), rig.instance(silent)
     await owner.start()
     client = Polling(owner, Cursor(1, 1))
     asking = asyncio.create_task(client.once())

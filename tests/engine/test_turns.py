@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 
 from engine.rig import Rig, types, unbroken
 from legato import Agent, tool
@@ -24,9 +25,9 @@ async def test_a_hand_written_agent_says_calls_and_takes_steps(rig: Rig) -> None
     async def agent(turn: Turn) -> None:
         await turn.text(f"{turn.input}: ")
         await turn.text(str(await turn.call(look, name="a")))
-        await turn.text(await turn.step("count", count))
+        await turn.text(str(await turn.step("count", count)))
 
-    async def count() -> str:
+    async def count() -> JsonValue:
         return " three"
 
     records = await rig.instance(agent).play("hi")

@@ -22,6 +22,7 @@ from scripted_gateway import ScriptedStream, Stage
 ANN = SessionKey("ann", "s1")
 TURNS = "/v1/sessions/s1/turns"
 EVENTS = "/v1/sessions/s1/events"
+DECIDED = {"session": "s1", "turn": "t1", "request": "r1"}
 
 
 @pytest.fixture
@@ -220,6 +221,31 @@ async def test_a_session_is_deleted(stage: Stage) -> None:
     assert stage.gateway.calls == [("delete", ANN)]
 
 
+@pytest.mark.parametrize(("again", "status"), [(False, 202), (True, 200)])
+async def test_a_decision_says_whether_it_had_been_made_before(stage: Stage, again: bool, status: int) -> None:
+    stage.gateway.ended = again
+    answer = await ask(stage, "POST", f"{TURNS}/t1/approvals/r1", {"approved": False, "note": "no"})
+    assert stage.gateway.calls == [("decide", ANN, "t1", "r1", False, "no")]
+    assert (answer.status, fields(answer)) == (status, {**DECIDED, "approved": False})
+
+
+@pytest.mark.parametrize(("headers", "cursor"), [({}, None), ({"last_event_id": "2-5"}, Cursor(2, 5))])
+async def test_a_decision_is_followed_by_its_turns_stream(
+    stage: Stage, headers: dict[str, str], cursor: Cursor | None
+) -> None:
+    path = f"{TURNS}/t1/approvals/r1"
+    answer = await ask(stage, "POST", path, {"approved": True}, accept="text/event-stream", **headers)
+    assert await frames(answer) == [b"one", b"two"]
+    assert stage.gateway.calls[1:] == [("follow_decided", ANN, "t1", cursor)]
+
+
+@pytest.mark.parametrize("body", [None, {}, {"approved": "perhaps"}, {"approved": True, "more": 1}])
+async def test_a_decision_that_decides_nothing_is_refused(stage: Stage, body: Any) -> None:
+    answer = await ask(stage, "POST", f"{TURNS}/t1/approvals/r1", body)
+    assert 400 <= answer.status < 500
+    assert not stage.gateway.calls
+
+
 async def test_health_is_told_to_anybody(stage: Stage) -> None:
     answer = await ask(stage, "GET", "/health", authorization="")
     assert (answer.status, fields(answer)) == (200, {"status": "ok"})
@@ -228,7 +254,7 @@ async def test_health_is_told_to_anybody(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "path",
     ["/", "", "/v1", "/v2/sessions", "/v1/sessions/", "/v1/sessions/s1/", "/v1/sessions//events", "/V1/sessions",
-     f"{TURNS}/t1/approvals/r1", "/health/", "//v1/sessions"],
+     f"{TURNS}/t1/approvals", "/health/", "//v1/sessions"],
 )  # fmt: skip
 async def test_a_path_that_is_not_served_is_not_found(stage: Stage, path: str) -> None:
     refused(await ask(stage, "GET", path), 404, "not_found")
@@ -238,6 +264,7 @@ async def test_a_path_that_is_not_served_is_not_found(stage: Stage, path: str) -
     ("path", "allow"),
     [
         (TURNS, "POST"),
+        (f"{TURNS}/t1/approvals/r1", "POST"),
         (EVENTS, "GET"),
         ("/v1/sessions/s1", "GET, DELETE"),
         ("/v1/sessions", "GET"),

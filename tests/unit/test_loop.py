@@ -7,17 +7,20 @@ import contextvars
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from pydantic import JsonValue
+from pydantic_core import from_json, to_json
 
 from legato import Agent, Tool, Turn, tool
-from legato.agents import Call
+from legato.agents import Call, PastTurn
 from legato.agents.adapt import as_agent
+from legato.agents.loop import told
 from legato.errors import ModelFailed, Refused, ToolFailed
-from legato.events import Usage
+from legato.events import ErrorInfo, Usage
 from legato.models import (
+    Answer,
     AssistantMessage,
     CallRequested,
     Finished,
@@ -29,8 +32,7 @@ from legato.models import (
 )
 from legato.models.scripted import ScriptedModel
 from legato.tools import Outcome, ToolContext
-
-T = TypeVar("T")
+from legato.turn import ToolState
 
 
 class Recorder:
@@ -40,6 +42,7 @@ class Recorder:
 
     def __init__(self, said: JsonValue = "hello") -> None:
         self.input = said
+        self.past: list[PastTurn] = []
         self.log: list[tuple[str, Any]] = []
         self.open = asyncio.Event()
         self.open.set()
@@ -64,8 +67,20 @@ class Recorder:
         self.log.append(("calls", [(call.name, call.arguments) for call in requests]))
         return list(await asyncio.gather(*map(self._run, requests)))
 
-    async def step(self, name: str, work: Callable[[], Awaitable[T]], /) -> T:
+    async def step(self, name: str, work: Callable[[], Awaitable[JsonValue]], /) -> JsonValue:
         return await work()
+
+    async def exchange(
+        self, name: str, work: Callable[[], Awaitable[JsonValue]], calls: Callable[[JsonValue], Sequence[Call]], /
+    ) -> tuple[JsonValue, list[Outcome]]:
+        """The result goes through JSON, as it does on its way into the journal and back."""
+        result: JsonValue = from_json(to_json(await work()))
+        requests = calls(result)
+        return result, await self.calls(requests) if requests else []
+
+    async def history(self, limit: int, /) -> list[PastTurn]:
+        self.log.append(("history", limit))
+        return self.past
 
     def finish(self, usage: Usage, finish_reason: str) -> None:
         self.log.append(("finish", (usage, finish_reason)))
@@ -118,7 +133,7 @@ class TestLoop:
     async def test_says_calls_and_ends_as_the_script_wants(self) -> None:
         turn = Recorder('/say 2\n/parallel double {"x": 1} nobody {}\n/think 1\n/say 1')
         await Agent(model=ScriptedModel(), tools=[double])(turn)
-        assert turn.log[:-1] == [
+        assert turn.log[1:-1] == [
             ("text", "w1 "),
             ("text", "w2 "),
             ("calls", [("double", {"x": 1}), ("nobody", {})]),
@@ -135,6 +150,36 @@ class TestLoop:
         asked = CallRequested("double", {"x": 4}, "v1")
         assert second.messages[1] == AssistantMessage("", (asked,), {"signed": "yes"})
         assert second.messages[2] == ToolMessage(((asked, Outcome(True, 8)),))  # type: ignore[arg-type]
+
+    async def test_tells_the_model_of_the_past_before_the_input(self) -> None:
+        turn, model = Recorder("and now?"), Told(ENDS)
+        turn.past = [PastTurn("hi", "hello", ()), PastTurn({"n": 1}, "one", ())]
+        await Agent(model=model, history=7)(turn)
+        assert turn.of("history") == [7]
+        assert model.asked[0].messages == (
+            UserMessage("hi"),
+            AssistantMessage("hello"),
+            UserMessage({"n": 1}),
+            AssistantMessage("one"),
+            UserMessage("and now?"),
+        )
+
+    def test_tells_of_tools_apart_from_the_text_and_of_each_steps_together(self) -> None:
+        failed = ErrorInfo(code="timeout", message="late")
+        tools = (
+            ToolState("1-1", 1, "double", {"x": 1}, "read", "ok", 2),
+            ToolState("1-2", 1, "pay", {}, "once", "error", None, failed),
+            ToolState("2-1", 2, "double", {"x": 3}, "read", "ok", 6),
+        )
+        one, pay, two = (CallRequested(tool.name, tool.arguments) for tool in tools)
+        assert told([PastTurn("go", "done", tools)]) == (
+            UserMessage("go"),
+            AssistantMessage("", (one, pay)),
+            ToolMessage((Answer(one, Outcome(True, 2)), Answer(pay, Outcome(False, None, failed)))),
+            AssistantMessage("", (two,)),
+            ToolMessage((Answer(two, Outcome(True, 6)),)),
+            AssistantMessage("done"),
+        )
 
     async def test_finishes_with_the_usage_of_all_model_calls(self) -> None:
         turn = Recorder()
@@ -210,6 +255,7 @@ class TestLoop:
             ({"tools": [len]}, "decorate it with @tool"),
             ({"max_steps": 0}, "expected 1 or more"),
             ({"silence": 0}, "expected seconds above 0"),
+            ({"history": -1}, "expected 0 or more"),
             ({"name": "two words"}, "name is 'two words'"),
         ],
     )

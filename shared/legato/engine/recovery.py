@@ -51,7 +51,7 @@ async def recover(runtime: Runtime, key: SessionKey, record: TurnRecord, last: i
     kept = _CHECKPOINT.validate_json(texts[CHECKPOINT]) if CHECKPOINT in texts else begun
     start = kept if kept.seq >= record.first else begun
     state = await _gone_on(runtime, key, start, last)
-    if state is None:
+    if state is None or record.first > last:  # its record is gone, and with it the input
         return Found(state_of(record), {}, whole=False)
     return Found(state, recorded(texts, record.first), whole=True)
 
