@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -336,12 +336,15 @@ class Rig:
     path: Path
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    def instance(self, agent: object, name: str | None = None, **settings: Any) -> Instance:
+    def instance(
+        self, agent: object, name: str | None = None, agents: Sequence[str] = ("agent", "second"), **settings: Any
+    ) -> Instance:
+        """`agents` are the names under which it serves `agent`."""
         clock = Clock()
         journal = Flaky(SqliteJournal(self.path, clock=clock))
         wanted = Settings(**{**SHORT, **settings})
         runtime = Runtime(journal, wanted, clock, lambda: uuid4().hex, name or uuid4().hex[:6])
-        engine = Engine(runtime, dict.fromkeys(("agent", "second"), as_agent(agent)), default="agent")
+        engine = Engine(runtime, dict.fromkeys(agents, as_agent(agent)), default="agent")
         made = Instance(clock, journal, runtime, engine, Gateway(runtime, engine))
         self.stack.push_async_callback(made.close)
         return made

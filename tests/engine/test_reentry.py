@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from engine.rig import KEY, PATIENCE, Gate, Instance, Rig, ends, eventually, nth, types, unbroken
+from engine.rig import KEY, PATIENCE, Gate, Instance, Puppet, Rig, ends, eventually, nth, types, unbroken
 from legato import Agent, tool
 from legato.agents import Call, Turn
 from legato.errors import ModelFailed
-from legato.journal import TurnRecord
+from legato.events import Record, ToolResult
+from legato.journal import Commit, Private, TurnRecord
 from legato.models import ModelRequest, ToolMessage
 from legato.models.scripted import ScriptedModel
 from legato.tools import Tool
@@ -107,6 +108,73 @@ async def test_finished_steps_and_calls_return_at_once_and_nothing_is_said_twice
     assert text_of(await other.ended()) == "a b c3 d "
     assert done == ["plan", "pay 3"]
     assert unbroken(await other.stored())
+
+
+async def test_what_was_said_between_recorded_calls_is_not_said_again(rig: Rig) -> None:
+    stop, made = Stop(), list[int]()
+
+    @tool(effect="idempotent")
+    async def act(n: int) -> int:
+        made.append(n)
+        return n
+
+    async def agent(turn: Turn) -> None:
+        for n in range(3):
+            turn.text(f"{n} ")
+            await turn.call(act, n=n)
+        await stop()
+        turn.text("end")
+
+    owner, other = rig.instance(agent), rig.instance(agent)
+    await owner.start()
+    await lose(owner, other, stop.reached)
+    assert text_of(await other.ended()) == "0 1 2 end"
+    assert made == [0, 1, 2]
+    assert types(await other.stored()).count("text.delta") == 4
+
+
+async def test_a_model_call_that_asks_for_no_tool_costs_no_document_of_its_own(rig: Rig) -> None:
+    """The turn's begin and end are the only Commits beside its segments; one with calls adds their own."""
+    instance = rig.instance(Agent(model=ScriptedModel()))
+    await instance.play("/say 2")
+    assert instance.journal.calls.count("commit") == 2
+    assert await instance.journal.private(KEY, "t1", instance.clock()) == {}
+    await instance.play("/tool nobody {}\n/say 2", "t2")
+    assert instance.journal.calls.count("commit") == 2 + 3
+    assert set(await instance.journal.private(KEY, "t2", instance.clock())) == {"step.model.1"}
+
+
+async def test_a_turn_whose_agent_is_served_no_more_fails(rig: Rig) -> None:
+    owner, other = rig.instance(Puppet()), rig.instance(Puppet(), agents=["agent"])
+    await owner.start(agent="second")
+    await owner.engine.close()
+    other.clock.advance(PLENTY)
+    await other.engine.take_over(KEY)
+    record = await other.ended()
+    assert record.error
+    assert (record.status, record.error["code"]) == ("failed", "agent_unknown")
+    assert "'second'" in record.error["message"]
+
+
+async def test_a_turn_with_the_id_of_a_deleted_one_finds_none_of_its_steps(rig: Rig) -> None:
+    """Not even where a late owner's writes come back after the deletion."""
+    stop, values = Stop(), iter(["old", "new"])
+
+    async def agent(turn: Turn) -> None:
+        if turn.input == "again":
+            await stop()
+        turn.text(str(await turn.step("one", lambda: _given(next(values)))))
+
+    owner, other = rig.instance(agent), rig.instance(agent)
+    await owner.play()
+    old = await owner.journal.private(KEY, "t1", owner.clock())
+    assert old
+    await owner.gateway.delete(KEY)
+    late = tuple(Private("t1", name, text, owner.clock() + 10**9) for name, text in old.items())
+    await owner.journal.commit(KEY, Commit(private=late))
+    await owner.start("again")
+    await lose(owner, other, stop.reached)
+    assert text_of(await other.ended()) == "new"
 
 
 @pytest.mark.parametrize("effect", ["read", "idempotent"])

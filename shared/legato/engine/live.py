@@ -61,7 +61,7 @@ class LiveTurn:
         self.writer = Writer(runtime, key, self.holding, committed, state, fence)
         self.questions = Questions(state.approvals, answered(committed.control, state.turn))
         self.calls = Calls(runtime, key, self.writer, self.holding, past, self.questions)
-        self.turn = OpenTurn(runtime, key, self.writer, self.calls, past, origin.first)
+        self.turn = OpenTurn(runtime, key, self.writer, self.calls, past, origin)
         self._past = past
         self._runtime = runtime
         self._since = runtime.clock() if state.approvals else origin.started_at

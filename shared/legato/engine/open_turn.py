@@ -21,6 +21,7 @@ from pydantic_core import from_json, to_json, to_jsonable_python
 from legato.agents import Call, PastTurn
 from legato.engine.calls import Calls, Intent, cost, together
 from legato.engine.past import Past, Recorded, text_of
+from legato.engine.records import Origin
 from legato.engine.runtime import Runtime, persist
 from legato.engine.writer import Writer
 from legato.errors import ModelFailed, Refused, ToolFailed
@@ -40,8 +41,10 @@ _INSIDE: ContextVar[str | None] = ContextVar("the step that runs in this task", 
 class OpenTurn:
     """One running turn. Everything here raises LeaseLost once another instance has the session."""
 
-    def __init__(self, runtime: Runtime, key: SessionKey, writer: Writer, calls: Calls, past: Past, first: int) -> None:
-        """`first` is the turn's first seq: what came before it is its history."""
+    def __init__(
+        self, runtime: Runtime, key: SessionKey, writer: Writer, calls: Calls, past: Past, origin: Origin
+    ) -> None:
+        """What came before the `origin` is the turn's history."""
         self.session = key.session
         self.usage: Usage = {}
         self.finish_reason = "stop"
@@ -50,7 +53,8 @@ class OpenTurn:
         self._writer = writer
         self._calls = calls
         self._past = past
-        self._first = first
+        self._first = origin.first
+        self._retry_of = origin.retry_of
         self._at = past.front
         self._room = _room(writer, runtime.settings.text_bytes)
         self._said = Surrogates()
@@ -76,15 +80,18 @@ class OpenTurn:
 
     async def history(self, limit: int) -> list[PastTurn]:
         """The newest `limit` completed turns before this one, oldest first, without those that were tried again."""
-        if self._first == 1 or limit == 0:
-            return []
-        records = await persist(self._runtime.journal.turns, self._key, self._first, limit)
-        replaced = {record.retry_of for record in records if record.retry_of}
-        return [
-            PastTurn(record.input, record.output or "", record.tools)
-            for record in records
-            if record.status == "completed" and record.turn not in replaced
-        ]
+        past: list[PastTurn] = []
+        replaced, before, more = {self._retry_of}, self._first, self._first > 1
+        while more and len(past) < limit:
+            records = await persist(self._runtime.journal.turns, self._key, before, limit)
+            replaced |= {record.retry_of for record in records}
+            past = [
+                PastTurn(record.input, record.output or "", record.tools)
+                for record in records
+                if record.status == "completed" and record.turn not in replaced
+            ] + past
+            before, more = records[0].first if records else 0, len(records) == limit
+        return past[-limit:] if limit else []
 
     def text(self, text: str) -> Awaitable[None]:
         """Extends the answer, at once; awaiting it also waits while the journal is behind, or the client that started
