@@ -17,15 +17,22 @@ PACE = 0.02
 
 
 async def stopping(turn: Turn) -> None:
-    """Freezes its own process between its text and the commit of its tool's call."""
+    """Freezes its own process, where FREEZES is set, between its text and the commit of its tool's call."""
     await turn.text("before ")
-    await asyncio.sleep(0.3)
-    os.kill(os.getpid(), signal.SIGSTOP)
+    if "FREEZES" in os.environ:
+        await asyncio.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGSTOP)
     await turn.call(demo.transfer, amount=1)
     await turn.text("after")
 
 
-@tool(effect="once", timeout=60)
+def marked(key: str) -> str | None:
+    """What became of a `rude` call: its mark tells."""
+    ledger = Path(os.environ["LEGATO_DEMO_LEDGER"])
+    return "done" if ledger.exists() and key in ledger.read_text().splitlines() else None
+
+
+@tool(effect="once", timeout=8, reconcile=marked)
 async def rude(seconds: float, *, key: str) -> str:
     """Blocks the event loop, then leaves a mark in the ledger."""
     time.sleep(seconds)  # noqa: ASYNC251 - this is the fault

@@ -121,6 +121,16 @@ def transfers(place: Place, session: str) -> int:
     return sum(f'"{session}/t/' in line for line in lines)
 
 
+def undisturbed(name: str, turn: TurnState) -> None:
+    """The turn is what it is when nothing interrupts it."""
+    if name in FAILURES:
+        assert turn.error
+        assert (turn.status, turn.error.code, turn.partial) == ("failed", FAILURES[name], words(8))
+    else:
+        assert (turn.status, turn.output) == ("completed", words(8))
+    assert {tool.status for tool in turn.tools} == {"ok"}
+
+
 async def reaches(server: Server, session: str, word: str) -> None:
     async with server.caller().events(session, turn="t", **{"from": "start"}) as follower:
         await follower.until(lambda message: f'"text":"{word}"' in message.data)
@@ -139,13 +149,7 @@ async def test_a_turn_that_is_cut_is_whole_when_resumed(
             proxy.upstream = pair[elsewhere].port
             proxy.cut()
 
-        turn = await agreed(pair[1], name, await lived(name, boundary, pair[0], 1, interrupt))
-        if name in FAILURES:
-            assert turn.error
-            assert (turn.status, turn.error.code, turn.partial) == ("failed", FAILURES[name], words(8))
-        else:
-            assert (turn.status, turn.output) == ("completed", words(8))
-        assert {tool.status for tool in turn.tools} == {"ok"}
+        undisturbed(name, await agreed(pair[1], name, await lived(name, boundary, pair[0], 1, interrupt)))
         assert transfers(place, name) == 1
 
     await asyncio.gather(*map(cut, BOUNDARIES))
@@ -170,7 +174,8 @@ async def test_a_turn_that_is_cancelled_keeps_what_it_said_as_partial(
     await asyncio.gather(*map(cancelled, BOUNDARIES))
 
 
-async def test_a_turn_whose_owner_is_killed_fails_and_keeps_what_was_committed(place: Place) -> None:
+async def test_a_turn_whose_owner_is_killed_is_whole_when_another_goes_on_with_it(place: Place) -> None:
+    """As if nothing had happened: the same text, the same end, each tool settled, the transfer made once."""
     async with place.server("a", **LEASE) as owner, place.server("b", **LEASE) as other:
         everywhere = asyncio.Barrier(len(BOUNDARIES) + 1)
 
@@ -183,12 +188,9 @@ async def test_a_turn_whose_owner_is_killed_fails_and_keeps_what_was_committed(p
                 proxy.upstream = other.port
                 await everywhere.wait()
 
-            turn = await agreed(other, name, await lived(name, boundary, owner, 60, interrupt))
-            assert turn.error
-            assert (turn.status, turn.error.code) == ("failed", "owner_lost")
-            assert words(boundary.said).startswith(turn.partial or "")
-            assert turn.partial == words(boundary.said) or (boundary.after == "text.delta" and not boundary.known)
-            assert transfers(place, name) <= 1
+            turn = await agreed(other, name, await lived(name, boundary, owner, 5, interrupt))
+            undisturbed(name, turn)
+            assert transfers(place, name) == 1
 
         async with asyncio.TaskGroup() as clients:
             for name in BOUNDARIES:

@@ -62,15 +62,17 @@ async def test_killed_in_mid_turn_it_goes_on_where_it_was(dev: Command, tmp_path
     assert words(output) == list(range(1, 61))
 
 
-async def test_when_the_server_is_killed_it_reconnects_and_ends(dev: Command, tmp_path: Path, port: str) -> None:
+async def test_when_the_server_is_killed_it_reconnects_and_the_turn_goes_on(
+    dev: Command, tmp_path: Path, port: str
+) -> None:
     with chat(tmp_path, port) as talk:
-        talk.types("/say 1000 20")
+        talk.types("/say 60 20")
         await talk.says("w10")
         dev.signal(signal.SIGKILL)
         await talk.says("reconnecting")
         await dev.gone()
         with serve(tmp_path, port):
-            await talk.says("owner_lost", within=60)
+            await talk.says("w60", within=60)
             talk.types("/say 2")
             await talk.says("> /say 2")
 
