@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from legato.agents import Turn
 LATER = 3600
 
 
-async def begun(rig: Rig, **settings: float) -> tuple[Instance, Turn]:
+async def begun(rig: Rig, **settings: Any) -> tuple[Instance, Turn]:
     puppet = Puppet()
     instance = rig.instance(puppet, "a", **settings)
     await instance.start("input")

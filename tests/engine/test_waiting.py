@@ -56,6 +56,16 @@ async def test_an_approved_call_is_made_and_the_turn_goes_on(rig: Rig, where: st
     assert unbroken(records)
 
 
+@pytest.mark.parametrize("turn", ["t1", None])
+async def test_a_stream_ends_where_its_turn_begins_to_wait(rig: Rig, turn: str | None) -> None:
+    """It says why, so that nobody holds a connection while a person thinks."""
+    owner = await waiting(rig, Paying())
+    client = await owner.follow(turn=turn, start=True)
+    closing = (await client.end())[-1]
+    assert client.kinds == [*ASKED, "stream.closing"]
+    assert '"reason":"suspended"' in closing.data
+
+
 async def test_nobody_owns_a_turn_that_waits(rig: Rig) -> None:
     """Whoever looks at it, however late within its time, leaves it alone."""
     owner = await waiting(rig, Paying())

@@ -94,7 +94,7 @@ def start(commit: str = "c1", owner: str = "a") -> Commit:
 def takeover(seq: int, commit: str, stored: Lease, owner: str = "b") -> Commit:
     """A fence at `seq` under the next epoch, with the lease as it was read."""
     epoch = stored.epoch + 1
-    failed = TurnFailed(code="owner_lost", message="its owner is gone")
+    failed = TurnFailed(code="crash_loop", message="its owners are gone")
     return Commit(fence(seq, epoch, commit, failed), lease=lease(epoch, owner, commit, version=stored.version))
 
 

@@ -25,7 +25,20 @@ def lines(ledger: Path) -> list[str]:
 
 def test_the_tools_declare_what_a_crash_may_do() -> None:
     effects = {tool.name: tool.effect for tool in agent.tools}
-    assert effects == {"lookup": "read", "slow": "idempotent", "transfer": "once", "big": "read"}
+    assert effects == {"lookup": "read", "slow": "idempotent", "transfer": "once", "wire": "once", "big": "read"}
+
+
+async def test_its_ledger_tells_what_became_of_a_transfer(ledger: Path) -> None:
+    assert transfer.reconcile
+    assert transfer.reconcile("s/t/1-1") is None
+    await transfer.run({"amount": 5}, ToolContext("s/t/1-1"))
+    assert transfer.reconcile("s/t/1-1").amount == 5
+    assert transfer.reconcile("s/t/1-2") is None
+
+
+def test_a_wire_asks_a_person_for_its_amount() -> None:
+    (wire,) = (tool for tool in agent.tools if tool.name == "wire")
+    assert wire.asks({"amount": 3}) == "Wire 3?"
 
 
 async def test_a_transfer_enters_one_line_each_time_it_runs(ledger: Path) -> None:

@@ -47,7 +47,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
-@pytest.mark.parametrize("name", ["bank", "byhand", "plain"])
+@pytest.mark.parametrize("name", ["bank", "byhand", "plain", "steps"])
 def test_an_agent_of_the_readme_is_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imported(name, tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
