@@ -14,7 +14,6 @@ from engine.rig import KEY, PATIENCE, Gate, Instance, Puppet, Rig, ends, eventua
 from legato import Agent, tool
 from legato.agents import Call, Turn
 from legato.errors import ModelFailed
-from legato.events import Record, ToolResult
 from legato.journal import Commit, Private, TurnRecord
 from legato.models import ModelRequest, ToolMessage
 from legato.models.scripted import ScriptedModel
