@@ -100,7 +100,7 @@ def chat(url: str, session: str | None, token: str) -> None:
 
 async def _chat(url: str, session: str, token: str) -> None:
     screen = Screen(Console())
-    async with _client(url, token, FileStore(_state_directory(url, token))) as client:
+    async with _client(url, token, _store(_state_directory(url, token))) as client:
         talk = Chat(client, session, screen, Lines(0), echo=not sys.stdin.isatty())
         screen.line(f"Session {session} at {url}. Ctrl-C cancels a running turn, Ctrl-D leaves.", "dim")
         try:
@@ -129,6 +129,16 @@ def _state_directory(url: str, token: str) -> Path:
     """One directory for each principal of each service; XDG Base Directory Specification."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "legato" / hashlib.sha256(f"{url}\0{token}".encode()).hexdigest()[:16]
+
+
+def _store(directory: Path) -> FileStore:
+    store = FileStore(directory)
+    try:
+        store.check()
+    except OSError as wrong:
+        why = f"the chat's state cannot be kept in {directory} ({wrong.strerror})"
+        raise SettingsError(f"{why}; set XDG_STATE_HOME to a directory that can be written") from wrong
+    return store
 
 
 @main.command()

@@ -114,6 +114,11 @@ class TurnState:
         return self.status in ENDED
 
     @property
+    def questions(self) -> tuple[Approval, ...]:
+        """Those that are open, oldest first."""
+        return tuple(asked for asked in self.approvals if asked.approved is None)
+
+    @property
     def text(self) -> str:
         return "".join(part.text for part in self.draft)
 

@@ -12,7 +12,18 @@ from rich.console import Console
 
 from legato.app import open_journal
 from legato.cli import main
-from legato.events import Event, Payload, TextDelta, TurnResumed, TurnStarted
+from legato.events import (
+    ApprovalRequested,
+    ApprovalResolved,
+    Event,
+    Payload,
+    StepRewound,
+    TextDelta,
+    TurnInterrupted,
+    TurnResumed,
+    TurnStarted,
+    TurnSuspended,
+)
 from legato.journal import Commit, Head, Segment, SessionKey, Standing
 from legato.settings import Settings
 from legato.terminal.history import rows, stored, table
@@ -37,8 +48,40 @@ def shown(standing: Standing, *segments: Segment) -> list[str]:
 
 def test_segments_are_marked_and_epochs_are_seams() -> None:
     assert shown(Standing(HEAD, None, None, 5), BEGUN, SAID, TAKEN) == [
-        "epoch 1: a turn begins", "╶1", "╭2", "│3", "╰4", "epoch 2: the turn has another owner", "╶5"
+        "epoch 1: a turn begins", "╶1", "╭2", "│3", "╰4",
+        "epoch 2: its owner is lost; the turn goes on with another", "╶5"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        (TurnResumed(reason="decision", attempt=0), "epoch 2: a person has decided; the turn goes on"),
+        (TurnInterrupted(reason="the session was deleted", by="owner"), "epoch 2: the turn is ended"),
+    ],
+)
+def test_a_seam_says_what_the_epoch_is_for(payload: Payload, said: str) -> None:
+    assert said in shown(Standing(HEAD, None, None, 5), BEGUN, SAID, segment(2, 5, payload))
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        (
+            ApprovalRequested(request="1-1-1", call="1-1", kind="approval", prompt="Wire 5?", expires_at=0),
+            r"1-1-1 \(approval of call 1-1, until 19[67]\d-\d\d-\d\d \d\d:\d\d\): Wire 5\?",
+        ),
+        (ApprovalResolved(request="1-1-1", approved=True, by="me", note="go"), "1-1-1 approved by me: go"),
+        (ApprovalResolved(request="1-1-1", approved=False, by="me"), "1-1-1 denied by me"),
+        (TurnResumed(reason="lease_expired", attempt=2), "lease_expired; owners lost: 2"),
+        (TurnSuspended(reason="approval"), r"waits for a person \(approval\); its lease is released"),
+        (StepRewound(step=3), "step 3 starts over; its text is taken back"),
+    ],
+)
+def test_what_happens_to_a_turn_is_a_sentence(payload: Payload, said: str) -> None:
+    written = io.StringIO()
+    Console(width=240, file=written).print(table(list(rows(Standing(HEAD, None, None, 1), [segment(1, 1, payload)]))))
+    assert re.search(rf"  {said} *$", written.getvalue().splitlines()[-1])
 
 
 def test_holes_are_said_wherever_they_are() -> None:

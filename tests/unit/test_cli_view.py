@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from legato.events import ErrorInfo
+from legato.events import ApprovalRequested, ApprovalResolved, ErrorInfo, StepRewound, TextDelta
 from legato.terminal.view import Piece, difference, in_words, printable
-from legato.turn import Part, ToolState, TurnState
+from legato.turn import Part, ToolState, TurnState, advance
 
 RUNNING = ToolState("1-1", 1, "transfer", {"amount": 2})
 STREAMING = TurnState("t", "streaming", draft=(Part(1, "a b "),), tools=(RUNNING,))
@@ -30,11 +30,42 @@ def test_only_what_is_new_is_shown() -> None:
     assert pieces(turn, turn) == []
 
 
-def test_text_that_was_taken_back_is_said_and_shown_again() -> None:
-    turn = replace(STREAMING, draft=(Part(1, "a x "),), tools=())
-    (note, text) = difference(STREAMING, turn)
-    assert note.kind == "note"
-    assert text == Piece("text", "a x ")
+def test_text_that_is_not_what_was_shown_is_taken_back_and_said_anew_from_its_step_on() -> None:
+    turn = replace(STREAMING, draft=(Part(1, "a b "), Part(2, "x ")))
+    note, *text = difference(replace(turn, draft=(Part(1, "a b "), Part(2, "c d "))), turn)
+    assert (note.kind, text) == ("note", [Piece("text", "x ")])
+    turn = replace(STREAMING, draft=(Part(1, "a x "),))
+    assert [piece.kind for piece in difference(STREAMING, turn)] == ["note", "text", "call"]
+
+
+def test_a_step_that_starts_over_is_taken_back_once_and_then_goes_on() -> None:
+    shown = replace(STREAMING, draft=(Part(1, "a b "), Part(2, "c d ")))
+    rewound = advance(shown, StepRewound(step=2))
+    assert [piece.kind for piece in difference(shown, rewound)] == ["note"]
+    assert pieces(rewound, advance(rewound, TextDelta(step=2, text="c "))) == [("text", "c ")]
+
+
+def test_an_end_that_is_not_what_was_shown_is_shown_from_the_start() -> None:
+    turn = replace(STREAMING, status="completed", draft=(), tools=(), output="a c")
+    assert [kind for kind, _ in pieces(STREAMING, turn)] == ["note", "text"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("approval", 'Transfer 2? (transfer {"amount": 2})'),
+        ("in_doubt", 'transfer {"amount": 2} may or may not have been done. Do it again?'),
+    ],
+)
+def test_a_question_is_shown_with_its_call_and_so_is_its_answer(kind: str, said: str) -> None:
+    asked = advance(
+        STREAMING, ApprovalRequested(request="q", call="1-1", kind=kind, prompt="Transfer 2?", expires_at=9)
+    )
+    assert pieces(STREAMING, asked) == [("question", said)]
+    answered = advance(asked, ApprovalResolved(request="q", approved=False, by="ann", note="too much"))
+    assert pieces(asked, answered) == [("note", "denied by ann: too much")]
+    late = advance(asked, ApprovalResolved(request="q", approved=False, by="expiry"))
+    assert pieces(asked, late) == [("note", "denied: nobody answered in time")]
 
 
 def test_a_completed_turn_adds_only_the_text_that_was_not_seen() -> None:

@@ -105,6 +105,23 @@ def test_a_waiting_turn_is_looked_at_every_thirty_seconds(kind: str) -> None:
     assert plans == [Plan("look", "waiting", 30)] * 3
 
 
+def test_a_turn_decided_on_here_is_reached_for_at_once_and_a_few_times_more() -> None:
+    waiting = Outcome("closed", "waiting", reason="suspended")
+    link, plan = follow(waiting)[0].hurry()
+    assert plan == Plan("connect", "waiting")
+    plans = []
+    for _ in range(4):
+        link, plan = link.after(waiting, TIMING, 0, 1.0)
+        plans.append((plan.do, plan.status, plan.delay))
+    assert plans == [*[("connect", "waiting", delay) for delay in (1, 2, 4)], ("look", "waiting", 30)]
+
+
+def test_a_turn_that_went_on_and_waits_again_waits_as_any_other() -> None:
+    waiting = Outcome("closed", "waiting", reason="suspended")
+    link, _ = Link(contact=0.0).hurry()
+    assert link.after(replace(waiting, moved=True), TIMING, 0, 1.0)[1] == Plan("look", "waiting", 30)
+
+
 def test_a_turn_found_streaming_by_a_look_is_connected_to() -> None:
     _, plans = follow(Outcome("closed", "waiting", reason="suspended"), Outcome("read", "streaming", moved=True))
     assert plans[-1] == Plan("connect", "streaming")

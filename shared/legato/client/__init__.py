@@ -15,15 +15,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import uuid4
+from weakref import WeakSet
 
 import httpx
 from pydantic import JsonValue
 
-from legato.client.policy import Action, Status, Timing
+from legato.client.policy import Action, Status, Timing, passing, pause
 from legato.client.run import Means, Run, Update
 from legato.client.store import FileStore, Saved, Sent
 from legato.client.wire import RequestRefused, Token, Wire, checked, session_path
-from legato.errors import NotFound
+from legato.errors import AlreadyDecided, NotFound
 from legato.sse import MAX_BYTES
 from legato.turn import SessionState, restore
 
@@ -62,6 +63,7 @@ class LegatoClient:
         self._store, self._timing, self._max_bytes = store, timing or Timing(), max_bytes
         self._clock, self._sleep, self._chance, self._new_turn = clock, sleep, chance, new_turn
         self._kept: dict[str, Saved] = {}
+        self._runs: WeakSet[Run] = WeakSet()
 
     async def __aenter__(self) -> Self:
         return self
@@ -124,9 +126,23 @@ class LegatoClient:
             params = {"before": page["before"]}
 
     async def cancel(self, session: str, turn: str, reason: str | None = None) -> None:
-        """Asks the turn's owner to stop; whoever follows the turn sees it end."""
+        """Asks the turn's owner to stop, again and again until that is heard; whoever follows the turn sees it end."""
         path = f"{session_path(session)}/turns/{checked('turn', turn)}/cancel"
-        await self._ask("POST", path, json={"reason": reason} if reason else {})
+        await self._insist(path, {"reason": reason} if reason else {})
+        self._hurry(session, turn)
+
+    async def decide(self, session: str, turn: str, request: str, approved: bool, note: str | None = None) -> None:
+        """Answers a question of a turn, again and again until that is heard; the runs of the turn here go on at once.
+
+        The first decision counts. Raises AlreadyDecided when that was another one, NotFound, TurnGone.
+        """
+        path = f"{session_path(session)}/turns/{checked('turn', turn)}/approvals/{checked('request', request)}"
+        try:
+            await self._insist(path, {"approved": approved} | ({"note": note} if note else {}))
+        except AlreadyDecided:
+            self._hurry(session, turn)
+            raise
+        self._hurry(session, turn)
 
     async def delete(self, session: str) -> None:
         """Deletes the session there and what is kept of it here."""
@@ -134,6 +150,29 @@ class LegatoClient:
         self._kept.pop(session, None)
         if self._store:
             self._store.forget(session)
+
+    def _hurry(self, session: str, turn: str) -> None:
+        for run in self._runs:
+            if run.session == session and run.turn_id in (turn, None):
+                run.hurry()
+
+    async def _insist(self, path: str, body: dict[str, Any]) -> None:
+        """Repeats what may be repeated while the network or a passing refusal is in the way, `give_up` seconds long."""
+        until, attempts = self._clock() + self._timing.give_up, 0
+        while True:
+            asked = None
+            try:
+                await self._ask("POST", path, json=body)
+                return
+            except httpx.RequestError:
+                if self._clock() >= until:
+                    raise
+            except RequestRefused as refused:
+                if not passing(refused.status) or self._clock() >= until:
+                    raise
+                asked = refused.pause
+            await self._sleep(pause(attempts, self._timing, self._chance(), asked))
+            attempts += 1
 
     async def _ask(self, method: str, path: str, **request: Any) -> Any:
         return await self._wire.ask(method, path, silence=self._timing.silence, **request)
@@ -154,4 +193,6 @@ class LegatoClient:
                 self._store.save(session, self._kept[session])
 
         means = Means(self._wire, self._timing, self._max_bytes, self._clock, self._sleep, self._chance, save)
-        return Run(means, session, saved, turn_id)
+        run = Run(means, session, saved, turn_id)
+        self._runs.add(run)
+        return run

@@ -4,6 +4,8 @@ Rules of this file:
 - A turn is shown as completed, interrupted or failed because its own terminal event says so; a turn that cannot be
   reached is `reconnecting`, then, after `give_up` seconds without contact, `interrupted` with the action `resume`.
 - Pauses are exponential with full jitter. The first event of a stream resets them, and nothing else does.
+- A turn that waits for a person is looked at every `look` seconds. After a decision that was made here its stream is
+  asked for at once, and a few times more while the turn has not gone on.
 - A gap breaks no line: the events before the client's own turn are asked for at once, but not twice without news.
 - No clock, no randomness, no I/O: `now` is in seconds of any steady clock, `chance` is from [0, 1).
 """
@@ -21,6 +23,8 @@ Action = Literal["resume", "retry"]
 
 AT_ONCE: Final = frozenset({"draining", "deadline", "auth"})
 LATER: Final = frozenset({408, 425, 429})
+EXPECTED: Final = 3
+"""How often a turn that was decided on is reached for before it is one that waits as any other."""
 ALIVE: Final = 5.0
 """Seconds a stream must have lived to count as contact when it brought no event."""
 
@@ -36,6 +40,18 @@ class Timing:
     look: float = 30.0
     give_up: float = 300.0
     wait: int = 20
+
+
+def pause(attempts: int, timing: Timing, chance: float, asked: float | None = None) -> float:
+    """Seconds before the next attempt after `attempts` in vain; no less than the server asked for."""
+    window = min(timing.most, timing.first * 2.0 ** min(attempts, 30))
+    return max(window * chance, asked or 0.0)
+
+
+def passing(code: int) -> bool:
+    """Whether the same request may be answered later. A redirect is passing, too: it is the sign-in page of the
+    network, not the service."""
+    return code in LATER or code >= 500 or 300 <= code < 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +89,7 @@ class Link:
     silences: int = 0
     refreshed: bool = False
     looked: bool = False
+    decided: bool = False
 
     @property
     def polls(self) -> bool:
@@ -90,13 +107,17 @@ class Link:
         if outcome.kind == "gap" and link.attempts == 0:
             return replace(link, attempts=1), Plan("connect", outcome.turn or "streaming")
         if outcome.turn == "waiting" or outcome.reason == "suspended":
-            return link, Plan("look", "waiting", timing.look)
+            return link._wait(timing, chance)
         if outcome.kind == "read":
             return link._read(outcome, timing, now, chance)
         if link.attempts == 0 and outcome.reason in AT_ONCE:
             at_once = Plan("connect", "reconnecting", outcome.pause or 0.0, fresh_token=outcome.reason == "auth")
             return replace(link, attempts=1), at_once
         return link._backoff(outcome, timing, now, chance)
+
+    def hurry(self) -> tuple[Link, Plan]:
+        """A decision was made here, or a cancel: the turn is about to go on."""
+        return replace(self, attempts=0, decided=True), Plan("connect", "waiting")
 
     def _noting(self, outcome: Outcome, now: float) -> Link:
         reached = outcome.moved or outcome.kind == "read" or outcome.lived >= ALIVE
@@ -106,6 +127,7 @@ class Link:
             attempts=0 if outcome.moved else self.attempts,
             silences=self._silences(outcome),
             refreshed=self.refreshed and not reached,
+            decided=self.decided and not outcome.moved,
         )
 
     def _silences(self, outcome: Outcome) -> int:
@@ -116,16 +138,21 @@ class Link:
         return 0 if outcome.moved or outcome.lived else self.silences
 
     def _refused(self, outcome: Outcome, timing: Timing, now: float, chance: float) -> tuple[Link, Plan]:
-        """A redirect is passing, too: it is the sign-in page of the network, not the service."""
         if outcome.code == 401 and not self.refreshed:
             return replace(self, refreshed=True), Plan("connect", "reconnecting", fresh_token=True)
         if outcome.code == 401:
             return self, Plan("stop", "interrupted", action="resume")
         if outcome.code in {404, 410}:
             return self, Plan("stop", "interrupted", action="retry")
-        if outcome.code in LATER or outcome.code >= 500 or 300 <= outcome.code < 400:
+        if passing(outcome.code):
             return self._backoff(outcome, timing, now, chance)
         return self, Plan("refuse", "failed")
+
+    def _wait(self, timing: Timing, chance: float) -> tuple[Link, Plan]:
+        if self.decided and self.attempts < EXPECTED:
+            again = Plan("connect", "waiting", pause(self.attempts, timing, chance))
+            return replace(self, attempts=self.attempts + 1), again
+        return replace(self, decided=False), Plan("look", "waiting", timing.look)
 
     def _over(self) -> tuple[Link, Plan]:
         """The server says the turn is over and the state does not know how: one look tells, or it is gone."""
@@ -142,7 +169,6 @@ class Link:
     def _backoff(self, outcome: Outcome, timing: Timing, now: float, chance: float) -> tuple[Link, Plan]:
         if now - self.contact >= timing.give_up:
             return self, Plan("stop", "interrupted", action="resume")
-        window = min(timing.most, timing.first * 2.0 ** min(self.attempts, 30))
-        delay = max(window * chance, outcome.pause or 0.0)
+        delay = pause(self.attempts, timing, chance, outcome.pause)
         fresh = outcome.reason == "auth"
         return replace(self, attempts=self.attempts + 1), Plan("connect", "reconnecting", delay, fresh_token=fresh)

@@ -61,16 +61,26 @@ class Run:
         self.refusal: LegatoError | None = None
         self._means = means
         self._sent = saved.sent if saved.sent and saved.sent.turn == turn_id else None
-        self._known = self._sent is None or self.turn is not None
+        self._known = self._sent is None or self._stands is not None
         self._outcome = Outcome("broke")
         self._saved_at = means.clock()
         self._dirty = False
+        self._hurried = asyncio.Event()
+        self._last: TurnState | None = None
         self._updates = self._live()
 
     @property
     def turn(self) -> TurnState | None:
-        """The turn as far as it is known here."""
+        """The turn as far as it is known here; what was seen of it stays, even if its session knows it no more."""
+        return self._stands or self._last
+
+    @property
+    def _stands(self) -> TurnState | None:
         return self.state.find(self.turn_id) if self.turn_id else self.state.active
+
+    def hurry(self) -> None:
+        """What the turn waits for has come: it is reached for now, and not at the next look."""
+        self._hurried.set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,7 +101,8 @@ class Run:
         yield Update(self.status, self.state)
         link, plan = Link(contact=self._means.clock()), Plan("connect", "connecting")
         while plan.do in {"connect", "look"}:
-            await self._means.sleep(plan.delay)
+            if await self._pause(plan):
+                link, plan = link.hurry()
             async with aclosing(self._attempt(plan, link)) as attempt:
                 async for update in attempt:
                     yield update
@@ -99,6 +110,22 @@ class Run:
             if self._show(plan.status, plan.action):
                 yield Update(self.status, self.state, action=self.action)
         await self._finish(plan)
+
+    async def _pause(self, plan: Plan) -> bool:
+        """Waits as planned; True: what the turn waits for has come meanwhile, or before."""
+        if plan.status != "waiting":
+            await self._means.sleep(plan.delay)
+            return False
+        waits = [asyncio.ensure_future(self._hurried.wait()), asyncio.ensure_future(self._means.sleep(plan.delay))]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        hurried = self._hurried.is_set()
+        self._hurried.clear()
+        return hurried
 
     async def _finish(self, plan: Plan) -> None:
         """What is left to `resume` stays stored as sent; a session that is not there is an error to who follows it."""
@@ -231,6 +258,8 @@ class Run:
         self._known = True
         if state == self.state:
             return []
+        if self.turn_id:
+            self._last = self.turn
         seen.moved, self.state = True, state
         await self._save()
         self._show(self._connected())
@@ -257,14 +286,13 @@ class Run:
         self._outcome = Outcome(kind, self._turn_status(), moved=seen.moved, lived=seen.lived)
 
     def _turn_status(self) -> TurnStatus | None:
-        """A session that is followed never ends and never waits as a whole."""
-        return self.turn.status if self.turn_id and self.turn else None
+        return self._stands.status if self._stands else None
 
     def _over(self) -> bool:
         return self._turn_status() in ENDED
 
     def _connected(self) -> Status:
-        return (self.turn.status if self.turn else None) or "streaming"
+        return self._turn_status() or "streaming"
 
 
 def _object(text: str | bytes) -> dict[str, Any]:

@@ -58,6 +58,12 @@ class FileStore:
                 os.unlink(file.name)
                 raise
 
+    def check(self) -> None:
+        """Raises OSError where nothing can be stored."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self._directory):
+            pass
+
     def forget(self, session: str) -> None:
         self._path(session).unlink(missing_ok=True)
 

@@ -20,16 +20,16 @@ STREAM: Final = {"Accept": sse.MEDIA_TYPE, "Accept-Encoding": "identity", "Cache
 
 
 class RequestRefused(LegatoError):
-    """The server refused a request; `status` is HTTP's, `code` the problem's."""
+    """The server refused a request; `status` is HTTP's, `code` the problem's, `pause` the seconds it asks to wait."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, pause: float | None = None) -> None:
         super().__init__(message)
-        self.status, self.code = status, code
+        self.status, self.code, self.pause = status, code, pause
 
 
 _KINDS: Final[tuple[type[LegatoError], ...]] = (
-    errors.NotFound, errors.Unauthorized, errors.TurnGone, errors.TurnConflict, errors.TooLarge, errors.InputTooLarge,
-    errors.Draining,
+    errors.NotFound, errors.Unauthorized, errors.TurnGone, errors.TurnConflict, errors.AlreadyDecided, errors.TooLarge,
+    errors.InputTooLarge,
 )  # fmt: skip
 _PROBLEMS: Final = {kind.code: kind for kind in _KINDS}
 
@@ -92,7 +92,8 @@ def problem(response: httpx.Response) -> LegatoError:
         return errors.Invalid(str(fields.get("path", "")), text)
     if code in _PROBLEMS:
         return _PROBLEMS[code](text)
-    return RequestRefused(response.status_code, code or "http", text or f"HTTP {response.status_code}")
+    status = response.status_code
+    return RequestRefused(status, code or "http", text or f"HTTP {status}", retry_after(response))
 
 
 def retry_after(response: httpx.Response) -> float | None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import httpx
 from pydantic import JsonValue
 
 from legato.client import Action, LegatoClient, RequestRefused, Run, Status, Update
+from legato.client.policy import passing
 from legato.errors import LegatoError, NotFound
+from legato.events import TurnResumed
 from legato.terminal.lines import Lines
 from legato.terminal.screen import Screen
-from legato.turn import SessionState, TurnState
+from legato.turn import Approval, SessionState, TurnState
 
-AGAIN_SECONDS: Final = 1.0
+QUIET_SECONDS: Final = 2.0
+"""How long a turn that was connected to again may be silent before that is explained."""
+_LOST: Final = frozenset({"lease_expired", "released"})
+"""Why a turn is resumed that nobody has answered, cancelled or let expire."""
 _OFFER: Final[dict[Action, str]] = {
     "resume": "the turn cannot be reached; Enter tries again",
     "retry": "the session does not know this turn any more; Enter sends it again",
@@ -35,6 +40,21 @@ class Offer(NamedTuple):
     input: JsonValue
 
 
+class Answer(NamedTuple):
+    """What was typed in answer to a question."""
+
+    approved: bool
+    note: str | None
+
+    @classmethod
+    def of(cls, line: str) -> Answer | None:
+        """`y` or `n`, and a note behind it; None when the line is neither."""
+        word, _, note = line.strip().partition(" ")
+        if word.lower() not in {"y", "yes", "n", "no"}:
+            return None
+        return cls(word.lower().startswith("y"), note.strip() or None)
+
+
 class Chat:
     """One session in one terminal. `echo`: lines are shown as they are sent, since no terminal shows them."""
 
@@ -43,7 +63,10 @@ class Chat:
         self._asked: set[str] = set()
         self._offer: Offer | None = None
         self._running: Run | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._cancelling: asyncio.Task[None] | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self._quiet: asyncio.TimerHandle | None = None
         self._status: Status = "connecting"
 
     async def go_on(self) -> None:
@@ -87,13 +110,16 @@ class Chat:
         except NotFound:
             return None
         except httpx.RequestError as silent:
-            if self._client.unfinished(self._session):
-                return None
-            raise Unreachable(f"nothing answers there ({silent}). Start a server with: legato dev") from silent
+            away: Exception = silent
         except RequestRefused as refused:
-            if refused.status != 404:
+            if refused.status == 404:
+                raise Unreachable("what answers there is no gateway. Is a path missing in --url?") from refused
+            if not passing(refused.status):
                 raise
-            raise Unreachable("what answers there is no gateway. Is a path missing in --url?") from refused
+            away = refused
+        if self._client.unfinished(self._session):
+            return None
+        raise Unreachable(f"nothing answers there ({away}). Start a server with: legato dev") from away
 
     def _history(self, state: SessionState) -> None:
         for turn in (*state.turns, *([state.active] if state.active else [])):
@@ -113,32 +139,61 @@ class Chat:
             self._asked.add(run.turn_id)
         return run
 
+    # A turn while it runs.
+
     async def _live(self, run: Run) -> None:
+        """Shows a turn to its end; or until it waits for an answer that nobody is there to give."""
         self._running, self._status = run, "connecting"
+        self._watching = watching = asyncio.create_task(self._watch(run))
+        try:
+            await asyncio.wait({watching})
+            if not watching.cancelled():
+                watching.result()
+        finally:
+            self._heard()
+            await _end(watching, self._answering, self._cancelling)
+            self._running = self._watching = self._answering = self._cancelling = None
+
+    async def _watch(self, run: Run) -> None:
         try:
             async with run:
                 async for update in run:
                     self._update(run, update)
         except LegatoError as refused:
             self._screen.line(f"✗ {refused}", "red")
-        finally:
-            self._running = None
-            if self._cancelling:
-                self._cancelling.cancel()
-            self._cancelling = None
 
     def _update(self, run: Run, update: Update) -> None:
         before, self._status = self._status, update.status
-        if update.status == "reconnecting" and before != "reconnecting":
-            self._screen.line("↻ reconnecting …", "yellow")
-        elif before == "reconnecting" and update.status == "streaming":
-            self._screen.line("↻ connected again", "yellow")
+        self._heard()
+        self._say_how_it_is(before, update)
         if run.turn:
             self._show(run.turn)
+        if update.status == "waiting" and before != "waiting" and run.turn:
+            self._wait(run.turn)
+        elif update.status == "streaming" and self._answering:
+            self._answering.cancel()
+            self._answering = None
         if update.action and run.turn_id:
             self._offer = Offer(update.action, run.turn_id, run.turn.input if run.turn else None)
             why = f" ({run.refusal})" if run.refusal else ""
             self._screen.line(f"■ interrupted: {_OFFER[update.action]}{why}", "red")
+
+    def _say_how_it_is(self, before: Status, update: Update) -> None:
+        if update.status == "reconnecting" and before != "reconnecting":
+            self._screen.line("↻ reconnecting …", "yellow")
+        elif before == "reconnecting" and update.status == "streaming":
+            self._screen.line("↻ connected again", "yellow")
+            self._quiet = asyncio.get_running_loop().call_later(QUIET_SECONDS, self._explain_silence)
+        if update.event and isinstance(update.event.payload, TurnResumed) and update.event.payload.reason in _LOST:
+            self._screen.line("↻ taken over by another instance", "yellow")
+
+    def _explain_silence(self) -> None:
+        self._screen.line("… no news: the turn works in silence, or its instance is lost and another takes over", "dim")
+
+    def _heard(self) -> None:
+        if self._quiet:
+            self._quiet.cancel()
+        self._quiet = None
 
     def _show(self, turn: TurnState) -> None:
         if turn.turn not in self._asked:
@@ -146,11 +201,43 @@ class Chat:
             self._screen.asked(turn)
         self._screen.show(turn)
 
+    # What it asks.
+
+    def _wait(self, turn: TurnState) -> None:
+        if not turn.questions:
+            self._screen.line("… waiting", "yellow")
+        elif self._answering is None or self._answering.done():
+            self._screen.line("… waiting for you: y or n, then a note if you like", "yellow")
+            self._answering = asyncio.create_task(self._answer(turn.turn, turn.questions[0]))
+
+    async def _answer(self, turn: str, asked: Approval) -> None:
+        """Takes one answer. What else is asked is asked when the turn waits again."""
+        answer = None
+        while answer is None:
+            if not self._echo:
+                self._screen.prompt("y/n> ")
+            line = await self._lines.next()
+            if line is None:
+                self._screen.line("… nobody is left to answer here; the turn waits on", "yellow")
+                if self._watching:
+                    self._watching.cancel()
+                return
+            self._screen.entered()
+            answer = Answer.of(line)
+        try:
+            await self._client.decide(self._session, turn, asked.request, answer.approved, answer.note)
+        except (LegatoError, httpx.RequestError) as refused:
+            self._screen.line(f"✗ {refused}", "red")
+
     async def _cancel(self, turn: str) -> None:
-        while True:
-            try:
-                return await self._client.cancel(self._session, turn)
-            except httpx.RequestError:
-                await asyncio.sleep(AGAIN_SECONDS)
-            except LegatoError as refused:
-                return self._screen.line(f"✗ {refused}", "red")
+        try:
+            await self._client.cancel(self._session, turn)
+        except (LegatoError, httpx.RequestError) as refused:
+            self._screen.line(f"✗ {refused}", "red")
+
+
+async def _end(*tasks: asyncio.Task[Any] | None) -> None:
+    running = [task for task in tasks if task]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)

@@ -10,13 +10,30 @@ from rich.table import Table
 from rich.text import Text
 
 from legato.errors import NotFound
-from legato.events import Event
+from legato.events import (
+    ApprovalRequested,
+    ApprovalResolved,
+    Event,
+    Payload,
+    StepRewound,
+    TurnResumed,
+    TurnStarted,
+    TurnSuspended,
+)
 from legato.journal import Journal, Segment, SessionKey, Standing
 from legato.terminal.view import in_words, printable
 
 PAGE: Final = 1000
 MARKS: Final = ("╶", "╭", "│", "╰")
 """An event alone in its segment; the first, a middle and the last one of several."""
+
+_RESUMED: Final = {
+    "lease_expired": "its owner is lost; the turn goes on with another",
+    "released": "its owner let go of it; the turn goes on with another",
+    "decision": "a person has decided; the turn goes on",
+    "expiry": "nobody decided in time; the turn goes on",
+    "cancel": "the turn is cancelled",
+}
 
 
 class Row(NamedTuple):
@@ -45,16 +62,20 @@ def rows(standing: Standing, segments: Iterable[Segment]) -> Iterator[Row]:
         yield from _hole(at, segment.first)
         records = segment.records()
         if segment.epoch != epoch:
-            begins = records[0].type == "turn.started"
-            yield Row(
-                "", None, f"epoch {segment.epoch}: " + ("a turn begins" if begins else "the turn has another owner")
-            )
+            yield Row("", None, f"epoch {segment.epoch}: {_why(records[0].decode().payload)}")
         for place, record in enumerate(records):
             yield Row(_mark(place, len(records)), record.decode())
         at, epoch = segment.last, segment.epoch
     yield from _hole(at, standing.seq + 1)
     if standing.head and standing.head.deleted:
         yield Row("", None, "the session was deleted")
+
+
+def _why(first: Payload) -> str:
+    """What a new epoch is for, which its first event tells."""
+    if isinstance(first, TurnStarted):
+        return "a turn begins"
+    return _RESUMED.get(first.reason, "the turn goes on") if isinstance(first, TurnResumed) else "the turn is ended"
 
 
 def _hole(at: int, first: int) -> Iterator[Row]:
@@ -95,7 +116,25 @@ def _short(turn: str) -> str:
 
 def _what(event: Event) -> str:
     """The payload without what other columns say: a lone text as it is, else field by field."""
+    if words := _in_words(event.payload):
+        return words
     fields: dict[str, Any] = event.payload.model_dump(mode="json", exclude_none=True, exclude={"type"})
     if event.type in ("text.delta", "reasoning.delta"):
         return str(fields["text"])
     return "  ".join(f"{name}={in_words(value, 120)}" for name, value in fields.items())
+
+
+def _in_words(payload: Payload) -> str | None:
+    """What happens to a turn as a sentence; None where its fields say it as well."""
+    if isinstance(payload, TurnResumed):
+        lost = f"; owners lost: {payload.attempt}" if payload.attempt else ""
+        return f"{payload.reason}{lost}"
+    if isinstance(payload, ApprovalRequested):
+        until = datetime.fromtimestamp(payload.expires_at / 1000).strftime("%Y-%m-%d %H:%M")
+        return f"{payload.request} ({payload.kind} of call {payload.call}, until {until}): {payload.prompt}"
+    if isinstance(payload, ApprovalResolved):
+        note = f": {payload.note}" if payload.note else ""
+        return f"{payload.request} {'approved' if payload.approved else 'denied'} by {payload.by}{note}"
+    if isinstance(payload, TurnSuspended):
+        return f"waits for a person ({payload.reason}); its lease is released"
+    return f"step {payload.step} starts over; its text is taken back" if isinstance(payload, StepRewound) else None

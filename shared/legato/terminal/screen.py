@@ -15,6 +15,7 @@ _MARKS: Final[dict[Kind, tuple[str, str]]] = {
     "progress": ("… ", "dim"),
     "result": ("← ", "green"),
     "error": ("✗ ", "red"),
+    "question": ("? ", "bold yellow"),
     "note": ("— ", "yellow"),
     "end": ("■ ", "red"),
 }
@@ -49,9 +50,9 @@ class Screen:
             self._console.out("")
         self._open = False
 
-    def prompt(self) -> None:
+    def prompt(self, text: str = "> ") -> None:
         self.end_line()
-        self._console.out("> ", style="bold", end="")
+        self._console.out(text, style="bold", end="")
         self._open = True
 
     def entered(self) -> None:

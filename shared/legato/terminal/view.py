@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from pydantic import JsonValue
 
-from legato.turn import Part, ToolState, TurnState
+from legato.turn import Approval, Part, ToolState, TurnState
 
-Kind = Literal["text", "reasoning", "call", "progress", "result", "error", "note", "end"]
+Kind = Literal["text", "reasoning", "call", "progress", "result", "error", "question", "note", "end"]
 
 
 class Piece(NamedTuple):
@@ -24,8 +25,7 @@ class Piece(NamedTuple):
 def difference(shown: TurnState | None, turn: TurnState) -> Iterator[Piece]:
     """The pieces that make `turn` of `shown`. What cannot be taken back from a terminal is shown again as a whole."""
     if shown and not _extends(shown, turn):
-        yield Piece("note", "what was shown last is not what the journal holds; the turn from its start:")
-        shown = None
+        shown = yield from _taken_back(shown, turn)
     known = {tool.call: tool for tool in shown.tools} if shown else {}
     for step in _steps(turn):
         yield from _tail("reasoning", _said(shown, "reasoning", step), _said(turn, "reasoning", step))
@@ -33,6 +33,8 @@ def difference(shown: TurnState | None, turn: TurnState) -> Iterator[Piece]:
         for tool in turn.tools:
             if tool.step == step:
                 yield from _tool(known.get(tool.call), tool)
+                yield from _asked(shown, turn, tool)
+                yield from _settled(known.get(tool.call), tool)
     if turn.ended and not (shown and shown.ended):
         yield from _tail("text", text_of(shown) if shown else "", text_of(turn))
         yield from _end(turn)
@@ -48,6 +50,23 @@ def _extends(shown: TurnState, turn: TurnState) -> bool:
     if turn.ended:
         return text_of(turn).startswith(text_of(shown))
     return all(_said(turn, "draft", step).startswith(_said(shown, "draft", step)) for step in _steps(shown))
+
+
+def _taken_back(shown: TurnState, turn: TurnState) -> Generator[Piece, None, TurnState | None]:
+    """Says so, and gives what of the turn still stands: the steps before the first that is not as it was shown."""
+    if turn.ended:
+        yield Piece("note", "what was shown last is not what the journal holds; the turn from its start:")
+        return None
+    yield Piece("note", "what was said last is taken back; it is said anew:")
+    first = min(
+        step for step in _steps(shown) if not _said(turn, "draft", step).startswith(_said(shown, "draft", step))
+    )
+    return replace(
+        shown,
+        draft=tuple(part for part in shown.draft if part.step < first),
+        reasoning=tuple(part for part in shown.reasoning if part.step < first),
+        tools=tuple(tool for tool in shown.tools if tool.step < first),
+    )
 
 
 def _steps(turn: TurnState) -> list[int]:
@@ -70,11 +89,38 @@ def _tool(before: ToolState | None, tool: ToolState) -> Iterator[Piece]:
     if tool.message is not None and (before is None or before.message != tool.message):
         part = f" {tool.fraction:.0%}" if tool.fraction is not None else ""
         yield Piece("progress", f"{tool.name}: {tool.message}{part}")
-    if before is None or before.status != tool.status:
-        yield from _settled(tool)
 
 
-def _settled(tool: ToolState) -> Iterator[Piece]:
+def _asked(shown: TurnState | None, turn: TurnState, tool: ToolState) -> Iterator[Piece]:
+    known = {asked.request: asked for asked in shown.approvals} if shown else {}
+    for asked in turn.approvals:
+        if asked.call == tool.call:
+            before = known.get(asked.request)
+            if before is None:
+                yield Piece("question", question(asked, tool))
+            if asked.approved is not None and (before is None or before.approved is None):
+                yield Piece("note", decision(asked))
+
+
+def question(asked: Approval, tool: ToolState) -> str:
+    """What a person is asked, with the call that it is about."""
+    call = f"{tool.name} {in_words(tool.arguments)}"
+    if asked.kind == "in_doubt":
+        return f"{call} may or may not have been done. Do it again?"
+    return f"{asked.prompt} ({call})"
+
+
+def decision(asked: Approval) -> str:
+    """What was decided, and by whom."""
+    if asked.by == "expiry":
+        return "denied: nobody answered in time"
+    verdict = f"{'approved' if asked.approved else 'denied'} by {asked.by}"
+    return f"{verdict}: {asked.note}" if asked.note else verdict
+
+
+def _settled(before: ToolState | None, tool: ToolState) -> Iterator[Piece]:
+    if before and before.status == tool.status:
+        return
     if tool.status == "ok":
         yield Piece("result", f"{tool.name} {in_words(tool.content)}")
     elif tool.status == "error" and tool.error:
