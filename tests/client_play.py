@@ -52,6 +52,24 @@ TURN = log(PAYLOADS)
 FINAL = state_of(TURN)
 WHOLE = frames(TURN)
 WAITING = log([*PAYLOADS[:4], events.TurnSuspended(reason="approval")])
+ASKED = log(
+    [
+        *PAYLOADS[:3],
+        events.ToolCall(step=1, call="1-1", name="wire", arguments={"amount": 5}, effect="once"),
+        events.ApprovalRequested(request="1-1-1", call="1-1", kind="approval", prompt="Wire 5?", expires_at=99),
+        events.TurnSuspended(reason="approval"),
+    ]
+)
+GOES_ON = log(
+    [
+        events.TurnResumed(reason="decision", attempt=0),
+        events.ApprovalResolved(request="1-1-1", approved=True, by="ann"),
+        events.ToolResult(call="1-1", ok=True, content="sent"),
+        events.TurnCompleted(text="w1 w2"),
+    ],
+    first=7,
+    epoch=2,
+)
 
 
 class Clockwork:

@@ -35,6 +35,8 @@ from legato.terminal.showcase import SESSION, TOKEN, showcase
 FAILED, WRONG, STOPPED = 1, 2, 130
 STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DEMO_SECONDS: Final = 60.0
+LEASE_SECONDS: Final = 4.0
+"""The laptop's LEGATO_LEASE: somebody watches, and nothing freezes a worker for long."""
 PIPE_WIDTH: Final = 240
 
 
@@ -67,7 +69,11 @@ def main() -> None:
 def dev(instances: int, port: int, journal: str | None, agent: str | None) -> None:
     """Serve an agent here, from several processes over one journal."""
     asked = {"LEGATO_JOURNAL": journal, "LEGATO_AGENT": agent}
-    env = {**os.environ, **{name: value for name, value in asked.items() if value is not None}}
+    env = {
+        "LEGATO_LEASE": f"{LEASE_SECONDS:g}",
+        **os.environ,
+        **{name: value for name, value in asked.items() if value is not None},
+    }
     _run(_serve(port, instances, env), stopped=0)
 
 
@@ -76,6 +82,7 @@ async def _serve(port: int, instances: int, env: Mapping[str, str]) -> None:
         about = running.workers[0].about
         _say(f"Legato serves {about['agent']} at {running.url}")
         _say(f"Workers: {', '.join(str(worker.pid) for worker in running.workers)}. Journal: {about['journal']}")
+        _say(f"Kill one of them: another goes on with its turns within {about['lease']:g} s (LEGATO_LEASE).")
         _say(f"Try:   {_curl(running.url)}")
         _say(f"Talk:  legato chat --url {running.url}")
         _say("Stop:  Ctrl-C")
@@ -100,7 +107,7 @@ def chat(url: str, session: str | None, token: str) -> None:
 
 async def _chat(url: str, session: str, token: str) -> None:
     screen = Screen(Console())
-    async with _client(url, token, _store(_state_directory(url, token))) as client:
+    async with _client(url, token, _store(_state_directory(url, token, os.environ))) as client:
         talk = Chat(client, session, screen, Lines(0), echo=not sys.stdin.isatty())
         screen.line(f"Session {session} at {url}. Ctrl-C cancels a running turn, Ctrl-D leaves.", "dim")
         try:
@@ -125,9 +132,9 @@ def _client(url: str, token: str, store: FileStore | None) -> LegatoClient:
     return LegatoClient(url, token, store, httpx.AsyncClient(trust_env=not here))
 
 
-def _state_directory(url: str, token: str) -> Path:
+def _state_directory(url: str, token: str, env: Mapping[str, str]) -> Path:
     """One directory for each principal of each service; XDG Base Directory Specification."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    base = env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "legato" / hashlib.sha256(f"{url}\0{token}".encode()).hexdigest()[:16]
 
 
@@ -175,7 +182,7 @@ def _require_file(url: str) -> None:
 
 @main.command()
 def demo() -> None:
-    """Cut a turn in mid-sentence and get the rest from another process."""
+    """Cut a turn in mid-sentence, kill its owner while a tool runs, answer what it asks: it stays one turn."""
     _run(_demo(interactive=sys.stdin.isatty() and sys.stdout.isatty()), stopped=STOPPED)
 
 
@@ -183,12 +190,16 @@ async def _demo(*, interactive: bool) -> None:
     screen = Screen(Console())
     with tempfile.TemporaryDirectory(prefix="legato-demo-") as directory:
         ledger = Path(directory) / "ledger.jsonl"
-        ours = {"LEGATO_JOURNAL": f"sqlite:///{directory}/journal.sqlite", "LEGATO_DEMO_LEDGER": str(ledger)}
+        ours = {
+            "LEGATO_JOURNAL": f"sqlite:///{directory}/journal.sqlite",
+            "LEGATO_DEMO_LEDGER": str(ledger),
+            "LEGATO_LEASE": f"{LEASE_SECONDS:g}",
+        }
         env = {name: value for name, value in os.environ.items() if not name.startswith(("LEGATO_", "K_SERVICE"))}
         async with Dev(0, 2, {**env, **ours}, screen.line) as running:
             screen.line(f"{len(running.workers)} instances behind {running.url}, one journal.")
             async with asyncio.timeout(DEMO_SECONDS):
-                await showcase(running.url, ledger, screen)
+                await showcase(running.url, ledger, running.kill, LEASE_SECONDS, screen)
             if interactive:
                 with suppress(asyncio.CancelledError):  # however the chat is left, the demo has done its work
                     await _go_on(running.url, screen)

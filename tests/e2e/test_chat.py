@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from commands import Command
+from commands import Command, until
 from harness.ports import Port
+from legato.cli import _state_directory
+from legato.client.store import FileStore, Saved, Sent
+from legato.terminal.showcase import TOKEN
+from legato.turn import SessionState
 
 
 @pytest.fixture
@@ -72,9 +76,77 @@ async def test_when_the_server_is_killed_it_reconnects_and_the_turn_goes_on(
         await talk.says("reconnecting")
         await dev.gone()
         with serve(tmp_path, port):
-            await talk.says("w60", within=60)
+            output = await talk.says("w60", within=60)
+            assert output.count("taken over by another instance") == 1
+            assert words(output[output.index("said anew") :]) == list(range(1, 61))
             talk.types("/say 2")
             await talk.says("> /say 2")
+
+
+async def test_a_turn_that_waits_is_answered_and_goes_on(dev: Command, tmp_path: Path, port: str) -> None:
+    with chat(tmp_path, port) as talk:
+        talk.types('/tool wire {"amount": 5}')
+        output = await talk.says("waiting for you")
+        assert '? Wire 5? (wire {"amount": 5})' in output
+        talk.types("perhaps", "y go on")
+        output = await talk.says("← wire")
+    assert "— approved by me: go on" in output
+
+
+async def test_without_anyone_to_answer_it_leaves_and_the_turn_waits_on(
+    dev: Command, tmp_path: Path, port: str
+) -> None:
+    with chat(tmp_path, port) as talk:
+        talk.types('/tool wire {"amount": 5}')
+        assert talk.process.stdin
+        talk.process.stdin.close()
+        assert await talk.ended() == 0
+        assert "the turn waits on" in talk.output
+    with chat(tmp_path, port) as again:
+        await again.says("waiting for you")
+        again.types("y")
+        await again.says("← wire")
+
+
+async def test_ctrl_c_cancels_a_turn_that_waits_at_once(dev: Command, tmp_path: Path, port: str) -> None:
+    with chat(tmp_path, port) as talk:
+        talk.types('/tool wire {"amount": 5}')
+        await talk.says("waiting for you")
+        talk.signal(signal.SIGINT)
+        await talk.says("■ interrupted", within=15)
+
+
+async def test_at_a_restart_an_unfinished_turn_waits_for_a_server_that_is_not_up_yet(tmp_path: Path) -> None:
+    asked = 0
+
+    async def away(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        await reader.readuntil(b"\r\n\r\n")
+        asked += 1
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(away, "127.0.0.1", 0) as server:
+        port = str(server.sockets[0].getsockname()[1])
+        with chat(tmp_path, port) as talk:
+            assert await talk.ended() == 1
+            assert "nothing answers there" in talk.output
+        state = _state_directory(f"http://127.0.0.1:{port}", TOKEN, {"XDG_STATE_HOME": str(tmp_path)})
+        FileStore(state).save("s", Saved(SessionState("s"), Sent("t_1", {"turn": "t_1", "input": "hi"})))
+        asked = 0
+        with chat(tmp_path, port) as talk:
+            await until(lambda: asked >= 4, within=30)
+            assert talk.process.poll() is None
+            assert talk.output.count("reconnecting") == 1
+
+
+async def test_where_its_state_cannot_be_kept_it_says_what_to_set(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with Command(tmp_path, "chat", env={"XDG_STATE_HOME": f"{tmp_path}/file"}) as talk:
+        assert await talk.ended() == 2
+        (line,) = talk.output.splitlines()
+    assert f"{tmp_path}/file" in line
+    assert "set XDG_STATE_HOME" in line
 
 
 async def test_ctrl_c_cancels_the_turn_and_the_next_one_leaves(dev: Command, tmp_path: Path, port: str) -> None:

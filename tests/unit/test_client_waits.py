@@ -7,31 +7,27 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from client_play import PAYLOADS, Clockwork, client_of, closing, frames, live, log, looked, seqs, state_of, statuses
+from client_play import (
+    ASKED,
+    GOES_ON,
+    PAYLOADS,
+    Clockwork,
+    client_of,
+    closing,
+    frames,
+    live,
+    log,
+    looked,
+    seqs,
+    state_of,
+    statuses,
+)
 from legato import events, sse
 from legato.client import LegatoClient, Update
 from legato.errors import AlreadyDecided
 from legato.turn import snapshot
 from scripted_server import Answer, ScriptedServer, json_answer, problem, serving, stream
 
-ASKED = log(
-    [
-        *PAYLOADS[:3],
-        events.ToolCall(step=1, call="1-1", name="wire", arguments={"amount": 5}, effect="once"),
-        events.ApprovalRequested(request="1-1-1", call="1-1", kind="approval", prompt="Wire 5?", expires_at=99),
-        events.TurnSuspended(reason="approval"),
-    ]
-)
-GOES_ON = log(
-    [
-        events.TurnResumed(reason="decision", attempt=0),
-        events.ApprovalResolved(request="1-1-1", approved=True, by="ann"),
-        events.ToolResult(call="1-1", ok=True, content="sent"),
-        events.TurnCompleted(text="w1 w2"),
-    ],
-    first=7,
-    epoch=2,
-)
 SUSPENDED = stream(frames(ASKED), closing("suspended"))
 STILL = stream(sse.OPENING, closing("suspended"))
 

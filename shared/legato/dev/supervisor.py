@@ -69,6 +69,12 @@ class Dev:
         assert self._listening
         return f"http://127.0.0.1:{self._listening.getsockname()[1]}"
 
+    def kill(self, instance: str) -> int:
+        """Sends SIGKILL to the living worker that serves under this name, and gives its pid."""
+        (worker,) = (worker for worker in self.workers if worker.about["instance"] == instance)
+        worker.process.kill()
+        return worker.pid
+
     async def __aenter__(self) -> Self:
         try:
             self._listening = _bound(self._asked_port)

@@ -60,8 +60,8 @@ def _server(app: App) -> uvicorn.Server:
 
 
 def _about(app: App) -> dict[str, Any]:
-    settings = app.settings
-    return {"instance": app.instance, "journal": settings.journal, "agent": settings.agent, "drain": settings.drain}
+    told = ("journal", "agent", "lease", "drain")
+    return {"instance": app.instance} | {name: getattr(app.settings, name) for name in told}
 
 
 def _said(wrong: Exception) -> str:

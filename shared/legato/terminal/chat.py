@@ -11,15 +11,12 @@ from pydantic import JsonValue
 from legato.client import Action, LegatoClient, RequestRefused, Run, Status, Update
 from legato.client.policy import passing
 from legato.errors import LegatoError, NotFound
-from legato.events import TurnResumed
 from legato.terminal.lines import Lines
 from legato.terminal.screen import Screen
 from legato.turn import Approval, SessionState, TurnState
 
 QUIET_SECONDS: Final = 2.0
 """How long a turn that was connected to again may be silent before that is explained."""
-_LOST: Final = frozenset({"lease_expired", "released"})
-"""Why a turn is resumed that nobody has answered, cancelled or let expire."""
 _OFFER: Final[dict[Action, str]] = {
     "resume": "the turn cannot be reached; Enter tries again",
     "retry": "the session does not know this turn any more; Enter sends it again",
@@ -184,8 +181,8 @@ class Chat:
         elif before == "reconnecting" and update.status == "streaming":
             self._screen.line("↻ connected again", "yellow")
             self._quiet = asyncio.get_running_loop().call_later(QUIET_SECONDS, self._explain_silence)
-        if update.event and isinstance(update.event.payload, TurnResumed) and update.event.payload.reason in _LOST:
-            self._screen.line("↻ taken over by another instance", "yellow")
+        if update.event:
+            self._screen.resumed(update.event.payload)
 
     def _explain_silence(self) -> None:
         self._screen.line("… no news: the turn works in silence, or its instance is lost and another takes over", "dim")

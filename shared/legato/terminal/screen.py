@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.console import Console
 
+from legato.events import Payload, TurnResumed
 from legato.terminal.view import Kind, Piece, difference, in_words, printable
 from legato.turn import TurnState
 
@@ -19,6 +20,8 @@ _MARKS: Final[dict[Kind, tuple[str, str]]] = {
     "note": ("— ", "yellow"),
     "end": ("■ ", "red"),
 }
+_LOST: Final = frozenset({"lease_expired", "released"})
+"""Why a turn is resumed that nobody has answered, cancelled or let expire."""
 _RUNNING: Final[dict[Kind, str]] = {"text": "", "reasoning": "dim italic"}
 
 
@@ -37,6 +40,11 @@ class Screen:
         self._shown = turn
         if turn.ended:
             self.end_line()
+
+    def resumed(self, payload: Payload) -> None:
+        """Says that the turn has another owner, if `payload` tells that its last one was lost."""
+        if isinstance(payload, TurnResumed) and payload.reason in _LOST:
+            self.line("↻ taken over by another instance", "yellow")
 
     def asked(self, turn: TurnState) -> None:
         self.line(f"> {in_words(turn.input)}", "bold")

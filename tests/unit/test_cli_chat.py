@@ -1,0 +1,149 @@
+"""What `legato chat` says of a turn that waits or changes hands, against a scripted server."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from rich.console import Console
+
+from client_play import ASKED, GOES_ON, PAYLOADS, TURN, Clockwork, client_of, closing, frames, log, looked
+from commands import until
+from legato import events
+from legato.terminal.chat import Answer, Chat
+from legato.terminal.lines import Lines
+from legato.terminal.screen import Screen
+from scripted_server import Answer as Served
+from scripted_server import ScriptedServer, json_answer, problem, serving, stream
+
+SECONDS = 10
+SUSPENDED = stream(frames(ASKED), closing("suspended"))
+
+
+class Terminal:
+    """What is typed and what is shown."""
+
+    def __init__(self, server: ScriptedServer, typing: int, written: io.StringIO) -> None:
+        self.server, self._typing, self._written = server, typing, written
+
+    @property
+    def shown(self) -> str:
+        return self._written.getvalue()
+
+    def types(self, line: str) -> None:
+        os.write(self._typing, f"{line}\n".encode())
+
+    async def shows(self, text: str) -> None:
+        await until(lambda: text in self.shown, SECONDS, lambda: self.shown)
+
+
+class Patient(Clockwork):
+    """Time in which the pauses of seconds pass at once and those of a look take as long as a test."""
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds)
+        if seconds >= 30:
+            await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def chatting(*script: Served, time: Clockwork | None = None) -> AsyncIterator[Terminal]:
+    """A chat that has sent a line, in a terminal of its own."""
+    reading, typing = os.pipe()
+    written = io.StringIO()
+    try:
+        async with (
+            asyncio.timeout(10),
+            serving(*script) as server,
+            client_of(server, time, new_turn=lambda: "t_1") as client,
+        ):
+            screen = Screen(Console(file=written, width=200))
+            talk = asyncio.create_task(Chat(client, "s_1", screen, Lines(reading), echo=True).talk())
+            terminal = Terminal(server, typing, written)
+            terminal.types("hi")
+            yield terminal
+            talk.cancel()
+            await asyncio.gather(talk, return_exceptions=True)
+    finally:
+        os.close(reading)
+        os.close(typing)
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("y", Answer(True, None)),
+        (" Yes  it is fine ", Answer(True, "it is fine")),
+        ("n", Answer(False, None)),
+        ("NO never", Answer(False, "never")),
+        ("", None),
+        ("nothing", None),
+    ],
+)
+def test_an_answer_is_yes_or_no_and_perhaps_a_note(line: str, answer: Answer | None) -> None:
+    assert Answer.of(line) == answer
+
+
+async def test_a_question_is_answered_with_a_note_and_the_turn_goes_on() -> None:
+    async with chatting(SUSPENDED, json_answer({}, 202), stream(frames(GOES_ON)), time=Patient()) as terminal:
+        await terminal.shows("waiting for you")
+        assert '? Wire 5? (wire {"amount": 5})' in terminal.shown
+        terminal.types("hm")
+        terminal.types("y go on")
+        await terminal.shows("← wire sent")
+    assert "taken over" not in terminal.shown
+    assert terminal.server.requests[1].path.endswith("/turns/t_1/approvals/1-1-1")
+    assert terminal.server.requests[1].body == {"approved": True, "note": "go on"}
+
+
+async def test_what_another_decides_is_shown_without_a_line_typed_and_the_next_line_is_a_turn() -> None:
+    async with chatting(SUSPENDED, looked([*ASKED, *GOES_ON[:2]]), stream(frames(GOES_ON[2:])), stream()) as terminal:
+        await terminal.shows("← wire sent")
+        assert terminal.shown.index("waiting for you") < terminal.shown.index("— approved by ann")
+        terminal.types("y")
+        await until(lambda: len(terminal.server.requests) == 4, SECONDS)
+    assert terminal.server.requests[3].body["input"] == "y"
+
+
+async def test_a_decision_that_came_too_late_says_so() -> None:
+    late = problem(409, "already_decided")
+    async with chatting(SUSPENDED, late, stream(frames(GOES_ON)), time=Patient()) as terminal:
+        await terminal.shows("waiting for you")
+        terminal.types("n")
+        await terminal.shows("← wire sent")
+    assert "✗ because of already_decided" in terminal.shown
+
+
+async def test_a_turn_that_is_taken_over_says_so_once_and_no_word_is_said_twice() -> None:
+    taken = log(
+        [
+            events.TurnResumed(reason="lease_expired", attempt=1),
+            events.StepRewound(step=1),
+            events.TextDelta(step=1, text="w1 "),
+            events.TextDelta(step=1, text="w2"),
+            events.TurnCompleted(text="w1 w2"),
+        ],
+        first=3,
+        epoch=2,
+    )
+    async with chatting(stream(frames(log(PAYLOADS[:2]))), stream(frames(taken))) as terminal:
+        await terminal.shows("w2")
+    lines = terminal.shown.splitlines()
+    assert lines[-4:] == [
+        "↻ connected again", "↻ taken over by another instance",
+        "— what was said last is taken back; it is said anew:", "w1 w2",
+    ]  # fmt: skip
+
+
+async def test_silence_after_a_reconnect_is_explained_once_and_only_while_it_lasts() -> None:
+    told = "no news"
+    async with chatting(stream(frames(TURN[:2])), stream(frames(TURN[:1]), hang=True)) as terminal:
+        await terminal.shows(told)
+        assert terminal.shown.count(told) == 1
+    async with chatting(stream(frames(TURN[:2])), stream(frames(TURN[2:]))) as terminal:
+        await terminal.shows("w3")
+        assert told not in terminal.shown
