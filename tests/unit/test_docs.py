@@ -17,6 +17,7 @@ import pytest
 
 from legato.app import load_agents
 from legato.cli import main
+from legato.client import LegatoClient
 from legato.dev.supervisor import Dev
 from legato.settings import Settings
 from legato.turn import TRANSITIONS
@@ -84,6 +85,20 @@ async def test_the_client_of_the_readme_gets_its_answer(
     monkeypatch.chdir(tmp_path)
     async with asyncio.timeout(60), Dev(0, 1, {**os.environ, "LEGATO_JOURNAL": journal}, print) as dev:
         assert await imported("talk", tmp_path).talk(dev.url) == "Hello "
+
+
+async def test_the_answer_of_the_readme_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer, env = imported("answer", tmp_path).answer, {**os.environ, "LEGATO_JOURNAL": journal}
+    async with (
+        asyncio.timeout(60),
+        Dev(0, 1, env, print) as dev,
+        LegatoClient(dev.url, "dev:me") as client,
+        client.turn("s_1", '/tool wire {"amount": 5}') as run,
+    ):
+        async for _ in run:
+            await answer(client, run)
+    assert run.status == "completed"
 
 
 def test_every_setting_is_in_the_readme_with_its_default() -> None:
