@@ -55,6 +55,12 @@ async def test_a_cut_turn_is_resumed_on_the_other_instance(dev: Command) -> None
     assert first.text + rest.text == "".join(f"w{number} " for number in range(1, 31))
 
 
+async def test_it_says_how_soon_another_goes_on_with_a_dead_workers_turns(dev: Command, tmp_path: Path) -> None:
+    assert "within 4 s (LEGATO_LEASE)" in dev.output
+    with Command(tmp_path, "dev", "--port", "0", "--instances", "1", env={"LEGATO_LEASE": "7"}) as other:
+        await other.says("within 7 s (LEGATO_LEASE)")
+
+
 async def test_a_killed_worker_is_replaced_and_said_so_in_one_line(dev: Command) -> None:
     before, lines = set(workers_of(dev)), len(dev.output.splitlines())
     killed = min(before)

@@ -62,7 +62,7 @@ async def chatting(*script: Served, time: Clockwork | None = None) -> AsyncItera
             client_of(server, time, new_turn=iter(["t_1", "t_2"]).__next__) as client,
         ):
             screen = Screen(Console(file=written, width=200))
-            talk = asyncio.create_task(Chat(client, "s_1", screen, Lines(reading), echo=True).talk())
+            talk = asyncio.create_task(Chat(client, "s_1", screen, Lines(reading), echo=True, quiet=0.2).talk())
             terminal = Terminal(server, typing, written)
             terminal.types("hi")
             yield terminal
@@ -100,13 +100,22 @@ async def test_a_question_is_answered_with_a_note_and_the_turn_goes_on() -> None
     assert terminal.server.requests[1].body == {"approved": True, "note": "go on"}
 
 
-async def test_what_another_decides_is_shown_without_a_line_typed_and_the_next_line_is_a_turn() -> None:
-    async with chatting(SUSPENDED, looked([*ASKED, *GOES_ON[:2]]), stream(frames(GOES_ON[2:])), stream()) as terminal:
+async def test_what_another_decides_is_shown_and_a_line_typed_then_is_the_next_turn() -> None:
+    typed = asyncio.Event()
+
+    async def last(writer: asyncio.StreamWriter) -> None:
+        await stream(frames(GOES_ON[2:3]))(writer)
+        await typed.wait()
+        writer.write(frames(GOES_ON[3:]))
+
+    async with chatting(SUSPENDED, looked([*ASKED, *GOES_ON[:2]]), last) as terminal:
         await terminal.shows("← wire sent")
         assert terminal.shown.index("waiting for you") < terminal.shown.index("— approved by ann")
         terminal.types("y")
+        await asyncio.sleep(0.1)
+        typed.set()
         await until(lambda: len(terminal.server.requests) >= 4, SECONDS)
-    assert terminal.server.requests[3].body["input"] == "y"
+    assert terminal.server.requests[3].body == {"turn": "t_2", "input": "y"}
 
 
 async def test_a_decision_that_came_too_late_says_so() -> None:
@@ -144,6 +153,7 @@ async def test_silence_after_a_reconnect_is_explained_once_and_only_while_it_las
     async with chatting(stream(frames(TURN[:2])), stream(frames(TURN[:1]), hang=True)) as terminal:
         await terminal.shows(told)
         assert terminal.shown.count(told) == 1
-    async with chatting(stream(frames(TURN[:2])), stream(frames(TURN[2:]))) as terminal:
+    async with chatting(stream(frames(TURN[:2])), stream(frames(TURN[2:6]), hang=True)) as terminal:
         await terminal.shows("w3")
+        await asyncio.sleep(0.5)
         assert told not in terminal.shown

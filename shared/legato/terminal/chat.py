@@ -16,7 +16,6 @@ from legato.terminal.screen import Screen
 from legato.turn import Approval, SessionState, TurnState
 
 QUIET_SECONDS: Final = 2.0
-"""How long a turn that was connected to again may be silent before that is explained."""
 _OFFER: Final[dict[Action, str]] = {
     "resume": "the turn cannot be reached; Enter tries again",
     "retry": "the session does not know this turn any more; Enter sends it again",
@@ -53,17 +52,30 @@ class Answer(NamedTuple):
 
 
 class Chat:
-    """One session in one terminal. `echo`: lines are shown as they are sent, since no terminal shows them."""
+    """One session in one terminal. `echo`: lines are shown as they are sent, since no terminal shows them.
 
-    def __init__(self, client: LegatoClient, session: str, screen: Screen, lines: Lines, *, echo: bool) -> None:
-        self._client, self._session, self._screen, self._lines, self._echo = client, session, screen, lines, echo
+    A turn that was connected to again may be silent for `quiet` seconds before that is explained.
+    """
+
+    def __init__(
+        self,
+        client: LegatoClient,
+        session: str,
+        screen: Screen,
+        lines: Lines,
+        *,
+        echo: bool,
+        quiet: float = QUIET_SECONDS,
+    ) -> None:
+        self._client, self._session, self._screen, self._lines = client, session, screen, lines
+        self._echo, self._quiet_seconds = echo, quiet
         self._asked: set[str] = set()
         self._offer: Offer | None = None
         self._running: Run | None = None
         self._watching: asyncio.Task[None] | None = None
         self._cancelling: asyncio.Task[None] | None = None
         self._answering: asyncio.Task[None] | None = None
-        self._quiet: asyncio.TimerHandle | None = None
+        self._silence: asyncio.TimerHandle | None = None
         self._status: Status = "connecting"
 
     async def go_on(self) -> None:
@@ -180,7 +192,7 @@ class Chat:
             self._screen.line("↻ reconnecting …", "yellow")
         elif before == "reconnecting" and update.status == "streaming":
             self._screen.line("↻ connected again", "yellow")
-            self._quiet = asyncio.get_running_loop().call_later(QUIET_SECONDS, self._explain_silence)
+            self._silence = asyncio.get_running_loop().call_later(self._quiet_seconds, self._explain_silence)
         if update.event:
             self._screen.resumed(update.event.payload)
 
@@ -188,9 +200,9 @@ class Chat:
         self._screen.line("… no news: the turn works in silence, or its instance is lost and another takes over", "dim")
 
     def _heard(self) -> None:
-        if self._quiet:
-            self._quiet.cancel()
-        self._quiet = None
+        if self._silence:
+            self._silence.cancel()
+        self._silence = None
 
     def _show(self, turn: TurnState) -> None:
         if turn.turn not in self._asked:
