@@ -61,6 +61,12 @@ class Command:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def kill9(self) -> None:
+        """Ends all of it without a last word, first the process that would bring others back."""
+        for pid in sorted(self.alive(), key=self.process.pid.__ne__):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     async def ended(self, within: float = 20) -> int:
         """The exit code. Raises TimeoutExpired."""
         return await asyncio.to_thread(self.process.wait, within)
@@ -81,9 +87,7 @@ class Command:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for pid in self.alive():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.kill9()
         self.process.wait()
         if self.process.stdin:
             self.process.stdin.close()

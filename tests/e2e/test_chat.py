@@ -72,7 +72,7 @@ async def test_when_the_server_is_killed_it_reconnects_and_the_turn_goes_on(
     with chat(tmp_path, port) as talk:
         talk.types("/say 60 20")
         await talk.says("w10")
-        dev.signal(signal.SIGKILL)
+        dev.kill9()
         await talk.says("reconnecting")
         await dev.gone()
         with serve(tmp_path, port):
