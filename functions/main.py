@@ -12,6 +12,7 @@ from starlette.responses import Response
 from legato.app import App, build, collect_rarely
 from legato.http.asgi import AsgiFace
 from legato.http.flask import FlaskFace
+from legato.http.sweep import handle_sweep
 from legato.http.under_gthread import drain_under_gthread
 from legato.http.under_uvicorn import drain_under_uvicorn
 from legato.settings import read_settings
@@ -26,7 +27,8 @@ def _build() -> App:
 
 
 ASGI, FLASK = AsgiFace(_build), FlaskFace(_build)
-drain_under_uvicorn(ASGI, SETTINGS.drain)
+SWEEP = AsgiFace(_build, handle=handle_sweep)
+drain_under_uvicorn(SETTINGS.drain, ASGI, SWEEP)
 drain_under_gthread(FLASK, SETTINGS.drain)
 
 
@@ -39,3 +41,9 @@ async def gateway(request: Request) -> Response:
 def gateway_flask(request: flask.Request) -> flask.Response:
     """For functions that are Flask: a thread for each stream."""
     return FLASK(request)
+
+
+@functions_framework.aio.http
+async def sweep(request: Request) -> Response:
+    """For a scheduler, and for nobody else: who may call is the platform's to say."""
+    return cast(Response, SWEEP)

@@ -23,6 +23,7 @@ from legato.journal import Journal
 from legato.journal.firestore import FirestoreJournal
 from legato.journal.sqlite import SqliteJournal
 from legato.settings import Settings
+from legato.sweeper import Sweeper
 
 DEFAULT_AGENT = "agent"
 
@@ -43,6 +44,7 @@ class App:
     instance: str
     gateway: Gateway
     engine: Engine
+    sweeper: Sweeper
     journal: Journal
     watchdog: Watchdog
 
@@ -51,6 +53,7 @@ class App:
         await self.gateway.drain()
 
     async def close(self) -> None:
+        await self.sweeper.close()
         await self.engine.close()
         await self.journal.close()
         self.watchdog.close()
@@ -63,7 +66,8 @@ def build(settings: Settings) -> App:
     runtime = Runtime(journal=journal, settings=settings, clock=now, nonce=nonce, instance=instance)
     agents = load_agents(settings.agent)
     engine = Engine(runtime, agents, default=next(iter(agents)))
-    return App(settings, instance, Gateway(runtime, engine), engine, journal, Watchdog())
+    gateway, sweeper = Gateway(runtime, engine), Sweeper(runtime, engine)
+    return App(settings, instance, gateway, engine, sweeper, journal, Watchdog())
 
 
 def collect_rarely() -> None:

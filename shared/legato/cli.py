@@ -1,9 +1,10 @@
-"""The command line: `legato dev`, `chat`, `journal`, `demo`."""
+"""The command line: `legato dev`, `chat`, `journal`, `sweep`, `demo`."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ import tempfile
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -31,6 +32,9 @@ from legato.terminal.history import rows, stored, table
 from legato.terminal.lines import Lines
 from legato.terminal.screen import Screen
 from legato.terminal.showcase import SESSION, TOKEN, showcase
+
+if TYPE_CHECKING:
+    from legato.sweeper import Sweeper, Swept
 
 FAILED, WRONG, STOPPED = 1, 2, 130
 STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -178,6 +182,48 @@ def _require_file(url: str) -> None:
     path = url.removeprefix("sqlite:///")
     if path != url and not os.path.exists(unquote(path)):
         raise SettingsError(f"LEGATO_JOURNAL={url!r}: there is no such file")
+
+
+@main.command()
+@click.option(
+    "--every", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Sweep again and again, this far apart."
+)
+@click.option("--journal", metavar="URL", help="sqlite:///PATH or firestore://PROJECT/DATABASE  [LEGATO_JOURNAL]")
+@click.option("--agent", metavar="MODULE:ATTRIBUTE", help="The agent whose turns they are  [LEGATO_AGENT]")
+def sweep(every: float | None, journal: str | None, agent: str | None) -> None:
+    """Go on with turns that nobody owns; says what became of them as a line of JSON."""
+    asked = {"LEGATO_JOURNAL": journal, "LEGATO_AGENT": agent}
+    os.environ.update({name: value for name, value in asked.items() if value is not None})
+    _run(_sweep(every), stopped=STOPPED if every is None else 0)
+
+
+async def _sweep(every: float | None) -> None:
+    from legato import app  # noqa: PLC0415 - as above
+
+    settings = read_settings()
+    _require_file(settings.journal)
+    built = app.build(settings)
+    try:
+        if every is None:
+            _say_swept(await built.sweeper.sweep())
+        else:
+            await _sweep_again(built.sweeper, every)
+    finally:
+        await built.drain()
+        await built.close()
+
+
+async def _sweep_again(sweeper: Sweeper, every: float) -> None:
+    while True:
+        try:
+            _say_swept(await sweeper.sweep())
+        except LegatoError as failure:
+            click.echo(f"legato: {failure}", err=True)
+        await asyncio.sleep(every)
+
+
+def _say_swept(swept: Swept) -> None:
+    _say(json.dumps(swept.figures()))
 
 
 @main.command()

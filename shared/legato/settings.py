@@ -84,6 +84,8 @@ class Settings(BaseSettings):
     deadline: Seconds = 3300
     approval: Annotated[float, Field(gt=0, le=14 * 86400)] = 86400
     model_retries: Annotated[int, Field(ge=0, le=10)] = 2
+    sweep_turns: Annotated[int, Field(gt=0, le=1000)] = 20
+    sweep_seconds: Annotated[float, Field(gt=0, le=1700)] = 240
     partial: Literal["keep", "discard"] = "keep"
     drain: Annotated[float, Field(ge=0, le=20)] = 5
 

@@ -21,8 +21,8 @@ from harness.processes import children, end_group, signal_group
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30
 
-Face = Literal["asgi", "flask"]
-TARGETS: Mapping[Face, str] = {"asgi": "gateway", "flask": "gateway_flask"}
+Face = Literal["asgi", "flask", "sweep"]
+TARGETS: Mapping[Face, str] = {"asgi": "gateway", "flask": "gateway_flask", "sweep": "sweep"}
 
 
 class Server:
@@ -54,7 +54,7 @@ class Server:
         return Caller(self.url, name)
 
     async def start(self) -> None:
-        """Returns when `GET /health` is 200. Raises RuntimeError with the end of the log."""
+        """Returns when `GET /health` is 200, or 405 of a sweeper. Raises RuntimeError with the end of the log."""
         command = [sys.executable, "-m", "functions_framework", "--target", TARGETS[self.face]]
         command += ["--source", "functions/main.py", "--host", "127.0.0.1", "--port", str(self.port)]
         with self.log.open("ab") as log:
@@ -73,7 +73,7 @@ class Server:
         until = time.monotonic() + START_SECONDS
         async with httpx.AsyncClient(trust_env=False, verify=False, timeout=5) as http:
             while time.monotonic() < until and self.process.poll() is None:
-                if await _is_healthy(http, f"{self.url}/health"):
+                if await _answers(http, f"{self.url}/health", 405 if self.face == "sweep" else 200):
                     return
                 await asyncio.sleep(0.05)
         end_group(self.process, grace=0)
@@ -124,8 +124,8 @@ def _clean_environment() -> dict[str, str]:
     return {**kept, "THREADS": "200", "WORKERS": "1"}
 
 
-async def _is_healthy(http: httpx.AsyncClient, url: str) -> bool:
+async def _answers(http: httpx.AsyncClient, url: str, status: int) -> bool:
     try:
-        return (await http.get(url)).status_code == 200
+        return (await http.get(url)).status_code == status
     except httpx.HTTPError:
         return False

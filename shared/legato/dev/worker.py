@@ -53,7 +53,7 @@ async def _open() -> App:
 
 def _server(app: App) -> uvicorn.Server:
     face = AsgiFace(lambda: app)
-    drain_under_uvicorn(face, app.settings.drain)
+    drain_under_uvicorn(app.settings.drain, face)
     return uvicorn.Server(
         uvicorn.Config(face, lifespan="off", ws="none", access_log=False, log_config=None, timeout_graceful_shutdown=1)
     )

@@ -56,6 +56,7 @@ class LiveTurn:
         """`fence` began this epoch, `committed` are the documents since then, `state` is the turn up to and with it."""
         assert committed.lease
         self.key = key
+        self.over = asyncio.Event()
         self.origin = origin
         self.holding = Holding(runtime, key, committed.lease)
         self.writer = Writer(runtime, key, self.holding, committed, state, fence)

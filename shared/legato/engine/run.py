@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import JsonValue
 
@@ -26,6 +26,7 @@ from legato.journal import ActiveTurn, Cancel, Commit, Control, Decision, Sessio
 from legato.turn import TurnState, advance
 
 log = logging.getLogger("legato.engine")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +84,18 @@ class Engine:
             return False
         return turn.status == "streaming" or why_resumed(standing, turn.id, self._runtime.clock()) is not None
 
-    async def take_over(self, key: SessionKey) -> None:
+    async def take_over(self, key: SessionKey) -> LiveTurn | None:
         """Fences a turn that needs an owner under a new epoch and goes on with it; returns when that has begun, here or
-        elsewhere.
+        elsewhere. Gives the turn that began here.
 
         Its agent is entered again. A turn that someone wanted cancelled ends as interrupted; one that has cost too many
         owners, or was left for too long, as failed.
         """
         if key in self.live or key in self._taking or self.draining:
-            return
+            return None
         self._taking.add(key)
         try:
-            await asyncio.shield(self._spawn(self._take_over(key)))
+            return await asyncio.shield(self._spawn(self._take_over(key)))
         finally:
             self._taking.discard(key)
 
@@ -225,12 +226,12 @@ class Engine:
 
     # Taking over.
 
-    async def _take_over(self, key: SessionKey) -> None:
+    async def _take_over(self, key: SessionKey) -> LiveTurn | None:
         runtime = self._runtime
         standing = await persist(runtime.journal.standing, key)
         turn = standing.head.turn if standing.head else None
         if turn is None or not self.needs_owner(standing):
-            return
+            return None
         record = await persist(runtime.journal.turn, key, turn.id) or self._lost_record(standing, turn)
         attempts = lost_owners(standing)
         resumed = TurnResumed(reason=why_resumed(standing, turn.id, runtime.clock()) or "released", attempt=attempts)
@@ -238,7 +239,7 @@ class Engine:
         try:
             committed = await persist(runtime.journal.commit, key, fence(runtime, standing, resumed, turn.id, attempts))
         except Conflict:
-            return
+            return None
         assert committed.segment
         last = last_word(runtime, standing, turn.id, attempts, found.whole)
         past = Past(found.state, found.steps, doubt_of(standing))
@@ -246,6 +247,7 @@ class Engine:
         documents = documents_of(committed, standing.control)
         live = LiveTurn(runtime, key, documents, committed.segment, state, origin_of(record), past)
         self._own(live, _given(last) if last else self._entered(record.agent))
+        return live
 
     def _lost_record(self, standing: Standing, turn: ActiveTurn) -> TurnRecord:
         """In place of the record of a turn that was left for so long that it has expired."""
@@ -265,7 +267,7 @@ class Engine:
 
     def _own(self, live: LiveTurn, body: Body) -> None:
         self.live[live.key] = live
-        self._spawn(self._live(live, body))
+        self._spawn(self._live(live, body)).add_done_callback(lambda _: live.over.set())
 
     async def _live(self, live: LiveTurn, body: Body) -> None:
         try:
@@ -278,7 +280,7 @@ class Engine:
         if live.writer.state.status == "waiting":  # what it waits for may have come while it was put to rest
             await self.take_over(live.key)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget)

@@ -217,8 +217,9 @@ class Writer:
 
     def _letting_go(self) -> Commit:
         assert self._standing.head
-        lease = replace(self._holding.lease, expires_at=0, commit=self._runtime.nonce())
-        return Commit(head=replace(self._standing.head, updated_at=self._runtime.clock()), lease=lease)
+        now = self._runtime.clock()
+        lease = replace(self._holding.lease, expires_at=0, commit=self._runtime.nonce(), sweep_at=now)
+        return Commit(head=replace(self._standing.head, updated_at=now), lease=lease)
 
     async def _reread(self) -> None:
         """Takes up the stored versions after a refused Commit. Raises LeaseLost when the position is another's."""

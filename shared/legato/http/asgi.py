@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from legato.errors import Draining, Invalid
 from legato.http.api import Served, failed, handle
@@ -16,18 +16,25 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+S = TypeVar("S", bound=Served)
 
 
-class AsgiFace:
+class AsgiFace(Generic[S]):
     """The ASGI application over what `build` gives: `app.mount("/api/agent", AsgiFace(build))`. Source: ASGI 3.0, HTTP.
 
-    It is built by the first request, in the process and the event loop that serve it.
+    It is built by the first request, in the process and the event loop that serve it. `handle` answers a request.
     """
 
-    def __init__(self, build: Callable[[], Served], stalled: float = STALLED) -> None:
+    def __init__(
+        self,
+        build: Callable[[], S],
+        stalled: float = STALLED,
+        handle: Callable[[S, Request], Awaitable[Answer]] = handle,
+    ) -> None:
         self._build = build
+        self._handle = handle
         self._stalled = stalled
-        self._served: Served | None = None
+        self._served: S | None = None
         self._draining = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,9 +71,9 @@ class AsgiFace:
             await self._send(failed(request, broken), incoming, send)
             return
         if body is not None:
-            await self._send(await handle(served, replace(request, body=body)), incoming, send)
+            await self._send(await self._handle(served, replace(request, body=body)), incoming, send)
 
-    def _open(self) -> Served:
+    def _open(self) -> S:
         if self._served is None:
             if self._draining:
                 raise Draining("this instance is about to end")
