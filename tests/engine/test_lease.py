@@ -63,6 +63,23 @@ async def test_an_owner_past_its_expiry_renews_before_it_appends(rig: Rig) -> No
     assert calls == ["renew", "append"]
 
 
+async def test_a_start_answered_after_its_lease_had_gone_does_not_displace_the_turn_that_runs_now(rig: Rig) -> None:
+    async def waits(turn: Turn) -> None:
+        await asyncio.Event().wait()
+
+    owner, other, gate = rig.instance(waits, "a"), rig.instance(waits, "b"), Gate(after=True)
+    owner.journal.rule = nth(gate, 1, "commit")
+    late = asyncio.create_task(owner.start(turn="t1"))
+    await gate.reached.wait()
+    other.clock.advance(LATER)
+    await other.gateway.cancel(KEY, "t1", "asked to", KEY.uid)
+    await other.ended()
+    await owner.start(turn="t2")
+    gate.open()
+    await late
+    assert owner.live().id == "t2"
+
+
 async def test_an_owner_past_its_lease_shows_nothing_and_stops_its_model(rig: Rig) -> None:
     """What is said is shown once the lease is renewed."""
     owner, turn = await begun(rig)

@@ -266,7 +266,9 @@ class Engine:
     # Owning.
 
     def _own(self, live: LiveTurn, body: Body) -> None:
-        self.live[live.key] = live
+        known = self.live.get(live.key)
+        if known is None or known.holding.epoch < live.holding.epoch:  # else its answer came after its lease had gone
+            self.live[live.key] = live
         self._spawn(self._live(live, body)).add_done_callback(lambda _: live.over.set())
 
     async def _live(self, live: LiveTurn, body: Body) -> None:
