@@ -11,7 +11,12 @@ import pytest
 
 from engine.rig import KEY, PATIENCE, Puppet, Rig
 from legato.agents import Turn
-from legato.engine.view import view
+from legato.engine.recovery import recover
+from legato.engine.view import _assemble, view
+from legato.events import Event, TurnResumed
+from legato.journal import Segment
+
+DAYS = 2 * 86400
 
 
 async def saying(turn: Turn) -> None:
@@ -59,3 +64,56 @@ async def test_a_session_whose_newest_turn_has_expired_still_has_a_snapshot(
     seen = await asyncio.wait_for(view(instance.runtime, KEY), PATIENCE)
     assert seen
     assert [turn.turn for turn in seen.state.turns] == ["t1"]
+
+
+async def test_a_snapshot_without_events_never_passes_the_end_of_a_turn_that_it_shows_running(rig: Rig) -> None:
+    """Its events have expired, and it ends between the look at its record and the look at the journal's head."""
+    puppet = Puppet()
+    owner, other = rig.instance(puppet), rig.instance(puppet)
+    await owner.start()
+    await puppet.turn()
+    other.clock.advance(DAYS)
+    gate = other.journal.hold("standing")
+    seeing = asyncio.create_task(view(other.runtime, KEY))
+    await gate.reached.wait()
+    puppet.leave()
+    await owner.ended()
+    gate.open()
+    seen = await seeing
+    assert seen
+    assert (seen.state.active, [turn.status for turn in seen.state.turns]) == (None, ["completed"])
+
+
+async def test_a_turn_none_of_whose_events_are_left_is_still_the_active_one(rig: Rig) -> None:
+    """TTL has deleted them all, and with them the journal's newest position."""
+    instance = rig.instance(Puppet())
+    await instance.start("input")
+    stored = await instance.journal.standing(KEY)
+    instance.clock.advance(DAYS)
+    record = await instance.record()
+    seen = await _assemble(instance.runtime, KEY, replace(stored, last=0), [record], settled=True)
+    assert seen
+    assert seen.active
+    assert seen.active.input == "input"
+
+
+async def test_a_turn_none_of_whose_events_are_left_is_not_gone_on_with(rig: Rig) -> None:
+    """What its tools did is not known any more."""
+    instance = rig.instance(Puppet())
+    await instance.start("input")
+    instance.clock.advance(DAYS)
+    found = await recover(instance.runtime, KEY, await instance.record(), 0)
+    assert not found.whole
+
+
+async def test_a_turn_whose_first_position_was_handed_out_again_is_not_gone_on_with(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TTL has emptied the journal, and an owner has begun an epoch there and was lost."""
+    instance = rig.instance(Puppet())
+    await instance.start("input")
+    fence = Event(1, 2, "t1", 0, TurnResumed(reason="lease_expired", attempt=1)).encode()
+    left = [Segment.of([fence], "c", 1 << 50)]
+    monkeypatch.setattr(instance.journal, "read", at_first(left, instance.journal.read))
+    found = await recover(instance.runtime, KEY, await instance.record(), 1)
+    assert not found.whole

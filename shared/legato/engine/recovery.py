@@ -50,18 +50,21 @@ async def recover(runtime: Runtime, key: SessionKey, record: TurnRecord, last: i
     begun = Checkpoint(record.first - 1, TurnState(record.turn, "streaming", record.input, record.agent))
     kept = _CHECKPOINT.validate_json(texts[CHECKPOINT]) if CHECKPOINT in texts else begun
     start = kept if kept.seq >= record.first else begun
-    state = await _gone_on(runtime, key, start, last)
-    if state is None or record.first > last:  # its record is gone, and with it the input
+    state = await _gone_on(runtime, key, start, record.first, max(last, record.first))
+    if state is None:
         return Found(state_of(record), {}, whole=False)
     return Found(state, recorded(texts, record.first), whole=True)
 
 
-async def _gone_on(runtime: Runtime, key: SessionKey, start: Checkpoint, last: int) -> TurnState | None:
-    """The turn after all its events from `start` to `last`; None when some are gone. Others get a turn in between."""
+async def _gone_on(runtime: Runtime, key: SessionKey, start: Checkpoint, first: int, last: int) -> TurnState | None:
+    """The turn after all its events from `start` to `last`; None when some are gone. Others get a turn in between.
+
+    Where expiry has emptied the journal, `first` may have been handed out again: the turn's own begins it.
+    """
     at, state = start.seq, start.state
     while at < last:
         page = joined(await runtime.journal.read(key, at + 1, runtime.clock()), at)
-        if not page:
+        if not page or (at < first and page[0].records()[0].type != "turn.started"):
             return None
         for segment in page:
             state, at = after(state, at, segment), segment.last

@@ -52,10 +52,13 @@ async def _assemble(
             return None
         return SessionState(key.session, Cursor(standing.epoch, standing.seq), ended)
     segments = await events_between(runtime, key, active.first, standing.last)
-    if segments is None:
+    folded = fold(key.session, ended, Cursor(0, active.first - 1), segments or ())
+    if folded.find(active.turn) is None:
         found = await recover(runtime, key, active, standing.seq)
+        if await runtime.journal.turn(key, active.turn) != active:  # it may have ended at or before that seq
+            return None
         return SessionState(key.session, Cursor(standing.epoch, standing.seq), ended, found.state)
-    return fold(key.session, ended, Cursor(0, active.first - 1), segments)
+    return folded
 
 
 def _at_rest(standing: Standing, head: Head, records: list[TurnRecord]) -> bool:
