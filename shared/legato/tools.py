@@ -8,7 +8,7 @@ import inspect
 import logging
 import math
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, get_args, overload
@@ -124,13 +124,15 @@ class Tool:
         result_bytes: int = 2 * 1024 * 1024,
         grace: float = 5,
         threads: Threads = _THREADS,
+        ready: Callable[[], Awaitable[None]] | None = None,
     ) -> Outcome:
-        """Makes one call; however it ends, that is its outcome. Raises CancelledError alone.
+        """Makes one call; however it ends, that is its outcome. Raises CancelledError, and what `ready` does.
 
         Codes: `bad_arguments` (the function is never entered), `bad_result`, `result_too_large` (`result_bytes`, as
         UTF-8 JSON), `timeout`, `busy` (no thread came free in time; never entered), `tool_failed`, a ToolFailed's own.
         An async function is cancelled at its timeout and then has `grace` seconds to end. A sync function runs in a
         thread, which nothing can stop: it is given up, `turn.cancelled` tells it so, and it may still be at work.
+        `ready` is awaited in the moment before the function is entered; what it raises is raised here.
         """
         try:
             args, kwargs = self.signature.bind(arguments, {"key": context.key, "turn": context})
@@ -140,7 +142,9 @@ class Tool:
         context.open()
         try:
             if self.signature.is_async:
-                return await self._in_task(_attempt(body, judge), context, grace)
+                return await self._in_task(_attempt(ready, body, judge), context, grace)
+            if ready:
+                await ready()
             return await self._in_thread(partial(_attempt_in_thread, body, judge), context, threads)
         finally:
             context.close()
@@ -227,7 +231,11 @@ async def _called(function: Callable[[str], Any], key: str) -> object:
     return await asyncio.wrap_future(_THREADS.submit(partial(function, key)))
 
 
-async def _attempt(body: Callable[[], Any], judge: Callable[[object], Outcome]) -> Outcome:
+async def _attempt(
+    ready: Callable[[], Awaitable[None]] | None, body: Callable[[], Any], judge: Callable[[object], Outcome]
+) -> Outcome:
+    if ready:
+        await ready()
     try:
         return judge(await body())
     except asyncio.CancelledError:

@@ -489,3 +489,24 @@ def reporting(in_thread: bool) -> Tool:
 
     function: Callable[..., Any] = report if in_thread else report_async
     return tool(function)
+
+
+async def test_a_tool_that_may_not_run_any_more_is_not_entered(context: ToolContext) -> None:
+    """The look at it is the last thing before the function, in a task as in a thread."""
+    entered: list[str] = []
+
+    async def gone() -> None:
+        raise LeaseLost("over")
+
+    @tool
+    async def in_task() -> None:
+        entered.append("task")
+
+    @tool
+    def in_thread() -> None:
+        entered.append("thread")
+
+    for each in (in_task, in_thread):
+        with pytest.raises(LeaseLost):
+            await each.run({}, context, ready=gone)
+    assert entered == []

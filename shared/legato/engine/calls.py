@@ -126,7 +126,8 @@ class Calls:
         await self._holding.assure()
         context = ToolContext(self._key(intent), _Progress(self._writer, intent.call), lambda: self.cancelled)
         limit = self._runtime.settings.result_bytes
-        running = asyncio.ensure_future(tool.run(intent.arguments, context, result_bytes=limit))
+        ready = self._holding.assure  # in the very moment: a process may stand for an hour between two lines
+        running = asyncio.ensure_future(tool.run(intent.arguments, context, result_bytes=limit, ready=ready))
         if tool.effect != "once":
             return await running
         self._in_effect.add(intent.call)
