@@ -10,10 +10,10 @@ from typing import Any
 
 from legato.engine.run import Started, StartTurn
 from legato.events import Cursor
-from legato.follow import Stream
 from legato.gateway import Decided, Gateway
 from legato.journal import Place, SessionKey, TurnRecord
 from legato.settings import Settings
+from legato.stream import Stream
 
 
 class ScriptedStream(Stream):

@@ -4,35 +4,24 @@ Rules of this file:
 - A position is checked against the journal when a reader attaches, whenever it goes from feed to journal, and after
   every wait. It is exact, or the reader is sent a snapshot that says so. Never a silent gap, never an error loop.
 - A reader runs nothing: when it leaves, the turn goes on. But whoever follows a turn that nobody owns takes it over.
-- No stream is silent for longer than the ping interval, whatever the journal does.
-- A client that does not read costs a bounded number of bytes. Only the stream that started a turn may hold its model
-  back, and it closes as `slow` once it has used that up.
+- It takes up a bounded part of feed or journal at once.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import random
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import from_json
-
 from legato import sse
 from legato.engine.feed import Feed
-from legato.engine.lead import Lead
 from legato.engine.records import joined
 from legato.engine.run import Engine
-from legato.engine.runtime import ANSWER_SECONDS, Runtime
+from legato.engine.runtime import Runtime
 from legato.engine.view import view
-from legato.errors import Draining, JournalUnavailable
 from legato.events import TERMINAL, Cursor, Record
 from legato.journal import Segment, SessionKey, Standing, Version, fill
 from legato.turn import snapshot
-
-log = logging.getLogger("legato.follow")
 
 AHEAD_SECONDS = 5.0
 """How long the journal may take to reach a cursor that is ahead of it, while its epoch's owner lives."""
@@ -44,24 +33,6 @@ STORED_BYTES = 256 * 1024
 """About how much of the journal a reader takes up at once, a single larger segment apart."""
 PIECE_BYTES = 64 * 1024
 """How much a stream hands over at once, about: whoever sends it buffers one piece for a client that does not read."""
-RETRY_MS = 1_000
-
-
-class Looks:
-    """The looks at the journal that readers of this instance wait for, so that all of them can be broken off."""
-
-    def __init__(self) -> None:
-        self._running: set[asyncio.Task[Batch | None]] = set()
-
-    def start(self, look: Coroutine[Any, Any, Batch | None]) -> asyncio.Task[Batch | None]:
-        task = asyncio.create_task(look)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return task
-
-    def break_off(self) -> None:
-        for task in self._running:
-            task.cancel()
 
 
 @dataclass(slots=True)
@@ -271,160 +242,3 @@ class Reader:
             await self._engine.take_over(self._key)
             return now + ORPHAN_CHECK_MS
         return standing.lease.expires_at if standing.lease and standing.owned(now) else None
-
-
-class Stream:
-    """One open SSE stream. `id` is its name for `/auth`, `turn` the one turn it is about, None for the session's.
-
-    `lead` is given to the stream that started the turn.
-    """
-
-    def __init__(
-        self, runtime: Runtime, name: str, key: SessionKey, reader: Reader, looks: Looks, lead: Lead | None = None
-    ) -> None:
-        self.id = name
-        self.session = key.session
-        self.turn = reader.turn
-        self._reader = reader
-        self._lead = lead
-        self._looks = looks
-        self._settings = runtime.settings
-        self._reading: asyncio.Task[Batch | None] | None = None
-
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        """The bytes of the stream; closing the iterator is how a client leaves."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._settings.deadline * random.uniform(0.95, 1.0)
-        self._begin()
-        try:
-            yield sse.OPENING
-            sent = loop.time()
-            while (now := loop.time()) < until and not self._slow:
-                if now - sent >= self._settings.ping:
-                    yield sse.PING
-                    sent = now
-                batch = await self._next(min(sent + self._settings.ping, until) - now)
-                if batch is not None:
-                    for piece in _pieces(batch):
-                        yield piece
-                        self._taken(batch, piece)
-                    if batch.over:
-                        return
-                    sent = loop.time()
-                    del batch, piece  # whoever waits keeps nothing of what it was given
-            yield _closing("slow" if self._slow else "deadline")
-        finally:
-            self._end()
-
-    def _begin(self) -> None:
-        if self._lead:
-            self._lead.begin()
-
-    def _end(self) -> None:
-        if self._lead:
-            self._lead.end()
-        if self._reading:
-            self._reading.cancel()
-
-    @property
-    def _slow(self) -> bool:
-        return self._lead is not None and self._lead.slow
-
-    def _taken(self, batch: Batch, piece: bytes) -> None:
-        """After a snapshot nobody knows how far behind a stream is: it leads no more."""
-        if self._lead and batch.frames:
-            self._lead.took(len(piece))
-        elif self._lead:
-            self._lead.end()
-
-    async def _next(self, timeout: float) -> Batch | None:
-        reader = self._reader
-        if reader.feed is not None:
-            assert reader.cursor
-            await reader.feed.wait(reader.cursor.seq, timeout)
-            return reader.live()
-        if self._reading is None:
-            batch = reader.live()
-            if batch is not None or reader.feed is not None:
-                return batch
-            self._reading = self._looks.start(reader.stored(timeout))
-        await asyncio.wait({self._reading}, timeout=timeout)
-        if not self._reading.done():
-            return None
-        reading, self._reading = self._reading, None
-        if reading.cancelled():
-            return None
-        try:
-            return reading.result()
-        except JournalUnavailable as silent:
-            log.warning("session %s: the journal does not answer: %s", self.session, silent)
-            await asyncio.sleep(min(timeout, 0.5))
-            return None
-
-
-async def poll(reader: Reader, wait: float, looks: Looks) -> dict[str, Any]:
-    """The long poll: `{events, snapshot?, cursor, more}`, at once when there is something, after `wait` s at latest.
-
-    Raises JournalUnavailable, Draining.
-    """
-    loop = asyncio.get_running_loop()
-    until = loop.time() + wait
-    while True:
-        batch = reader.live()
-        left = max(0.0, until - loop.time())
-        if batch is None and reader.feed is not None:
-            assert reader.cursor
-            await reader.feed.wait(reader.cursor.seq, left)
-            batch = reader.live()
-        elif batch is None:
-            batch = await _in_time(looks.start(reader.stored(left)), left + ANSWER_SECONDS)
-        if batch and batch.reason == "draining" and reader.cursor is None:
-            raise Draining("this instance is about to end; ask again, another will answer")
-        if batch is not None or loop.time() >= until:
-            return _polled(reader, batch or Batch())
-
-
-async def _in_time(look: asyncio.Task[Batch | None], seconds: float) -> Batch | None:
-    """None also for a look that was broken off."""
-    try:
-        await asyncio.wait({look}, timeout=seconds)
-        if not look.done():
-            raise JournalUnavailable("the journal does not answer; ask again")
-        return None if look.cancelled() else look.result()
-    finally:
-        look.cancel()
-
-
-def _polled(reader: Reader, batch: Batch) -> dict[str, Any]:
-    events = [from_json(sse.line(frame)) for frame in batch.frames]
-    more = not batch.over or batch.reason is not None
-    answer: dict[str, Any] = {"events": events, "cursor": str(reader.cursor), "more": more}
-    if batch.snapshot is not None:
-        answer["snapshot"] = batch.snapshot
-    return answer
-
-
-def _pieces(batch: Batch) -> Iterator[bytes]:
-    """The batch as a stream sends it, in pieces of PIECE_BYTES to twice that, the last one apart."""
-    piece: list[bytes] = []
-    size = 0
-    for frame in _frames(batch):
-        for start in range(0, len(frame), PIECE_BYTES):
-            piece.append(frame[start : start + PIECE_BYTES])
-            size += len(piece[-1])
-            if size >= PIECE_BYTES:
-                yield b"".join(piece)
-                piece, size = [], 0
-    if piece:
-        yield b"".join(piece)
-
-
-def _frames(batch: Batch) -> Iterable[bytes]:
-    if batch.snapshot is not None:
-        return [sse.control("snapshot", batch.snapshot, id=batch.snapshot["cursor"])]
-    return [_closing(batch.reason)] if batch.reason is not None else batch.frames
-
-
-def _closing(reason: str) -> bytes:
-    """Another instance answers at once for one that drains."""
-    return sse.control("stream.closing", {"reason": reason, "retry_ms": 0 if reason == "draining" else RETRY_MS})

@@ -23,8 +23,9 @@ from legato.engine.runtime import Runtime, answer
 from legato.engine.view import view
 from legato.errors import AlreadyDecided, Conflict, Draining, InputTooLarge, NotFound, TurnGone
 from legato.events import Cursor
-from legato.follow import Looks, Reader, Stream, poll
+from legato.follow import Reader
 from legato.journal import Cancel, Decision, Place, SessionKey, Standing, TurnRecord
+from legato.stream import Looks, Stream, poll
 from legato.turn import ENDED, snapshot
 
 NONSENSE = Cursor(0, 0)

@@ -15,11 +15,11 @@ from legato.app import load_agents, nonce, now
 from legato.engine.run import Engine, StartTurn
 from legato.engine.runtime import Runtime
 from legato.events import Cursor
-from legato.follow import Stream
 from legato.gateway import Gateway
 from legato.journal import Segment, SessionKey
 from legato.journal.firestore import FirestoreJournal
 from legato.settings import Settings
+from legato.stream import Stream
 
 pytestmark = pytest.mark.emulator
 

@@ -19,7 +19,6 @@ from legato.engine.run import Engine, Started, StartTurn
 from legato.engine.runtime import Runtime
 from legato.errors import JournalUnavailable
 from legato.events import TERMINAL, Cursor, Record
-from legato.follow import Stream
 from legato.gateway import Gateway
 from legato.journal import (
     Commit,
@@ -37,6 +36,7 @@ from legato.journal import (
 )
 from legato.journal.sqlite import SqliteJournal
 from legato.settings import Settings
+from legato.stream import Stream
 
 T = TypeVar("T")
 KEY = SessionKey("ann", "s1")

@@ -255,7 +255,7 @@ async def test_a_long_poll_without_news_is_answered_after_its_wait(rig: Rig, whe
 async def test_a_long_poll_over_a_journal_that_hangs_is_refused_in_bounded_time(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("legato.follow.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("legato.stream.ANSWER_SECONDS", 0.05)
     owner, other = rig.instance(Puppet()), rig.instance(Puppet())
     await owner.start()
     gate = other.journal.hold("read")

@@ -17,13 +17,13 @@ from legato.auth import Principal, authenticate
 from legato.engine.run import StartTurn
 from legato.errors import Invalid
 from legato.events import Cursor, Id
-from legato.follow import Stream
 from legato.gateway import NONSENSE, Gateway
 from legato.http import cors, inputs
 from legato.http.message import Answer, Request, json_answer
 from legato.http.problems import RETRY_AFTER, Unserved, problem
 from legato.journal import Place, SessionKey
 from legato.settings import Settings
+from legato.stream import Stream
 
 log = logging.getLogger("legato.http")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -180,10 +180,9 @@ class FirestoreJournal:
         return items[:limit]
 
     async def orphans(self, now: int, limit: int) -> list[SessionKey]:
-        found: list[tuple[int, SessionKey]] = []
-        for shard in range(docs.SHARDS):
-            found += await self._orphans(shard, now, limit)
-        return [key for _, key in sorted(found)[:limit]]
+        shards = await _all([self._orphans(shard, now, limit) for shard in range(docs.SHARDS)])
+        found = sorted(orphan for shard in shards for orphan in shard)
+        return [key for _, key in found[:limit]]
 
     async def _orphans(self, shard: int, now: int, limit: int) -> list[tuple[int, SessionKey]]:
         """The oldest `limit` of one shard, each with its `sweep_at`. Those that are live lie between them."""
@@ -314,6 +313,15 @@ async def _both(one: Awaitable[T], other: Awaitable[U]) -> tuple[T, U]:
     if isinstance(second, BaseException):
         raise second
     return first, second
+
+
+async def _all(awaited: Sequence[Awaitable[T]]) -> list[T]:
+    """`_both` for any number of one kind."""
+    answers = await asyncio.gather(*awaited, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return [answer for answer in answers if not isinstance(answer, BaseException)]
 
 
 def _size(write: Message) -> int:
