@@ -8,7 +8,7 @@ INSTALLED = $(VENV)/.installed
 # An environment whose interpreter is gone is made anew.
 BROKEN := $(shell $(VENV)/bin/python -c '' 2>/dev/null || echo broken)
 
-.PHONY: test demo check broken
+.PHONY: test demo check chaos broken
 .DELETE_ON_ERROR:
 
 test: $(INSTALLED)
@@ -22,6 +22,10 @@ check: $(INSTALLED)
 	$(VENV)/bin/python -m ruff format --check
 	$(VENV)/bin/python -m mypy
 	$(VENV)/bin/lint-imports --no-logo
+
+# SEED=... makes the same draws again, RUNS=... is how many turns go through faults on each journal.
+chaos: $(INSTALLED)
+	@PYTHONPATH=tests $(VENV)/bin/python -m chaos $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS))
 
 # Shell builtins and Python alone: nothing else may be there. The stamp is written last.
 $(INSTALLED): pyproject.toml requirements.lock $(BROKEN)

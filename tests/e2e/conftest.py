@@ -17,7 +17,7 @@ from e2e.duo import ENV, HERE, Duo, Where
 def duo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Duo]:
     where: Where = request.param
     directory = tmp_path_factory.mktemp("-".join(where))
-    place = Place(_journal(where, directory, request), where.face, directory)
+    place = Place(journal_at(where, directory, request), where.face, directory)
     servers = place.server("a", **ENV), place.server("b", **ENV)
     try:
         asyncio.run(_all(*(server.start() for server in servers)))
@@ -32,7 +32,8 @@ def session() -> str:
     return f"s-{uuid4().hex[:12]}"
 
 
-def _journal(where: Where, directory: Path, request: pytest.FixtureRequest) -> str:
+def journal_at(where: Where, directory: Path, request: pytest.FixtureRequest) -> str:
+    """LEGATO_JOURNAL of an empty journal."""
     if where.store == "sqlite":
         return f"sqlite:///{directory}/journal.sqlite"
     request.getfixturevalue("emulator")

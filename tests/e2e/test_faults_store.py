@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import grpc
-import httpx
 import pytest
 
 from conftest import Place
 from e2e.duo import Duo
 from e2e.following import journaled, reduced, seq
+from e2e.segments import Segments
 from harness import Answer, Face, Server
 from journal.grpc_proxy import Fault, GrpcProxy
 from legato.events import Record
@@ -85,44 +81,6 @@ async def struck_at_each_call(server: Server, hop: GrpcProxy, fault: str, code: 
     raise AssertionError("a turn of 8 events needs 100 calls")
 
 
-class Segments:
-    """A session's segments, by their first seq, changed behind the servers' backs."""
-
-    def __init__(self, duo: Duo, session: str) -> None:
-        self._journal, self._session = duo.place.journal, session
-
-    async def firsts(self) -> list[int]:
-        if self._journal.startswith("sqlite"):
-            return [row[0] for row in self._sqlite("SELECT first FROM segments WHERE session = ? ORDER BY first")]
-        listed = await self._request("GET", params={"pageSize": "300", "mask.fieldPaths": "first"})
-        return sorted(int(document["fields"]["first"]["integerValue"]) for document in listed["documents"])
-
-    async def expire(self, first: int) -> None:
-        """It has run out, and is still there."""
-        if self._journal.startswith("sqlite"):
-            self._sqlite("UPDATE segments SET expires_at = 1 WHERE session = ? AND first = ?", first)
-        else:
-            run_out = {"fields": {"expire_at": {"timestampValue": "2001-01-01T00:00:00Z"}}}
-            await self._request("PATCH", f"/{first:012d}", {"updateMask.fieldPaths": "expire_at"}, run_out)
-
-    async def delete(self, first: int) -> None:
-        if self._journal.startswith("sqlite"):
-            self._sqlite("DELETE FROM segments WHERE session = ? AND first = ?", first)
-        else:
-            await self._request("DELETE", f"/{first:012d}")
-
-    def _sqlite(self, statement: str, *values: int) -> list[Any]:
-        with closing(sqlite3.connect(self._journal.removeprefix("sqlite:///"), timeout=30)) as file, file:
-            return file.execute(statement, (self._session, *values)).fetchall()
-
-    async def _request(self, method: str, path: str = "", params: Any = None, body: Any = None) -> Any:
-        project, emulator = self._journal.split("/")[2], os.environ["FIRESTORE_EMULATOR_HOST"]
-        documents = f"http://{emulator}/v1/projects/{project}/databases/(default)/documents"
-        url = f"{documents}/users/ann/agent_sessions/{self._session}/journal{path}"
-        async with httpx.AsyncClient(trust_env=False, verify=False, headers={"Authorization": "Bearer owner"}) as http:
-            return (await http.request(method, url, params=params, json=body)).raise_for_status().json()
-
-
 LONG = "\n".join('/say 3\n/tool lookup {"key": "k"}' for _ in range(4))
 
 
@@ -135,7 +93,7 @@ async def whole(duo: Duo, session: str) -> list[Message]:
 
 async def test_what_has_expired_is_not_sent_though_it_is_still_there(duo: Duo, session: str) -> None:
     told = await whole(duo, session)
-    segments = Segments(duo, session)
+    segments = Segments(duo.place.journal, session)
     *gone, kept = [first for first in await segments.firsts() if first < 12]
     for first in gone:
         await segments.expire(first)
@@ -148,7 +106,7 @@ async def test_what_has_expired_is_not_sent_though_it_is_still_there(duo: Duo, s
 
 async def test_a_hole_in_the_middle_is_told_by_a_snapshot(duo: Duo, session: str) -> None:
     told = await whole(duo, session)
-    segments = Segments(duo, session)
+    segments = Segments(duo.place.journal, session)
     firsts = await segments.firsts()
     hole, behind = firsts[len(firsts) // 2 : len(firsts) // 2 + 2]
     await segments.delete(hole)
@@ -163,7 +121,7 @@ async def test_a_hole_in_a_turn_that_runs_is_told_by_a_snapshot_and_the_turn_goe
     """Whoever comes after the hole cannot be told what was in it before the turn has ended; its text it gets whole."""
     async with duo.a.caller().start(session, f"{LONG}\n/sleep 1\n/say 20 20", "t") as live:
         await live.until(lambda message: '"call":"4-1"' in message.data and message.event == "tool.result")
-        await Segments(duo, session).delete((await Segments(duo, session).firsts())[2])
+        await Segments(duo.place.journal, session).delete((await Segments(duo.place.journal, session).firsts())[2])
         here, there, _ = await asyncio.gather(
             duo.rest(duo.a, session, turn="t", **START), duo.rest(duo.b, session, turn="t", **START), live.rest(60)
         )

@@ -136,5 +136,9 @@ class Caller:
         body = {"reason": reason} if reason else {}
         return await self.request("POST", f"/v1/sessions/{session}/turns/{turn}/cancel", body)
 
+    async def decide(self, session: str, turn: str, request: str, approved: bool, **fields: Any) -> httpx.Response:
+        body = {"approved": approved, **fields}
+        return await self.request("POST", f"/v1/sessions/{session}/turns/{turn}/approvals/{request}", body)
+
     async def snapshot(self, session: str) -> httpx.Response:
         return await self.request("GET", f"/v1/sessions/{session}")

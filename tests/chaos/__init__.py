@@ -1,0 +1,1 @@
+"""Turns that go through faults, and what must hold of each of them."""
