@@ -25,7 +25,6 @@ from harness import Emulator, find_emulator
 from journal.grpc_proxy import GrpcProxy
 
 AT_ONCE = 8
-MOST = 4
 
 
 async def main(seed: int, runs: int) -> int:
@@ -65,8 +64,8 @@ async def play(store: str, on: Cluster, faults: Faults, chance: random.Random, r
     lives, lost = list[Life](), list[str]()
     for begin in range(0, runs, AT_ONCE):
         names = [f"run-{number}" for number in range(begin, min(runs, begin + AT_ONCE))]
-        clients = [_late(on, name, chance.uniform(0, 2 * SCRIPT_SECONDS)) for name in names]
-        *ends, struck = await asyncio.gather(*clients, faults.strike(MOST), return_exceptions=True)
+        clients = [_late(on, name, chance.uniform(0, SCRIPT_SECONDS)) for name in names]
+        *ends, struck = await asyncio.gather(*clients, faults.strike(), return_exceptions=True)
         if isinstance(struck, BaseException):
             raise struck
         lives += await on.told([end for end in ends if isinstance(end, Lived)])

@@ -19,6 +19,7 @@ from journal.grpc_proxy import GrpcProxy
 CODES: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.DEADLINE_EXCEEDED)
 OWNERS: Final = 2
 """A turn that costs one owner more fails as a crash loop."""
+OTHERS: Final = 3
 Strike = Callable[[random.Random], Awaitable[None]]
 """A fault of the store; returns when it is over."""
 
@@ -41,13 +42,13 @@ class Faults:
             **store,
         }
 
-    async def strike(self, most: int) -> None:
-        """Up to `most` faults, no more than OWNERS of them at the cost of an owner."""
-        drawn = self._chance.choices(sorted(self._owners), k=self._chance.randint(0, OWNERS))
-        drawn += self._chance.choices(sorted(self._others), k=self._chance.randint(1, most - len(drawn)))
+    async def strike(self) -> None:
+        """Some faults in a row, of which one costs an owner at least, and OWNERS at most."""
+        drawn = self._chance.choices(sorted(self._owners), k=self._chance.randint(1, OWNERS))
+        drawn += self._chance.choices(sorted(self._others), k=self._chance.randint(1, OTHERS))
         self._chance.shuffle(drawn)
         for kind in drawn:
-            await asyncio.sleep(self._chance.uniform(0, LEASE))
+            await asyncio.sleep(self._chance.uniform(0.3, LEASE))
             self.struck[kind] += 1
             await {**self._owners, **self._others}[kind](self._chance)
 
@@ -65,10 +66,10 @@ class Faults:
         await victim.start()
 
     async def _freeze(self, chance: random.Random) -> None:
-        """For longer than its lease."""
+        """For longer than its lease, and at times for longer than its clients wait for a word of it."""
         victim = self._on.swap()
         victim.sigstop()
-        await asyncio.sleep(LEASE + chance.uniform(0.1, 2))
+        await asyncio.sleep(LEASE + chance.uniform(0.1, TIMING.silence + 1))
         victim.sigcont()
 
     async def _cut(self, _: random.Random) -> None:
