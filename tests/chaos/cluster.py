@@ -13,7 +13,7 @@ from harness import Server, TcpProxy
 
 LEASE = 1.5
 AGENT = {"PYTHONPATH": str(Path(__file__).parent), "LEGATO_AGENT": "witness:agent"}
-ENV = {**AGENT, "LEGATO_LEASE": str(LEASE), "LEGATO_PING": "0.5", "LEGATO_CONTROL_POLL": "0.3"}
+ENV = {**AGENT, "LEGATO_LEASE": str(LEASE), "LEGATO_PING": "0.5"}
 
 
 class Cluster:

@@ -17,6 +17,8 @@ from legato.journal import Private, Segment, SessionKey, TurnRecord
 from legato.turn import TurnState, advance, merged
 
 CHECKPOINT: Final = "checkpoint"
+SLICE_SECONDS: Final = 0.01
+"""How long a turn is folded in one go; others' streams go on in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,15 @@ def checkpoint(seq: int, state: TurnState, expires_at: int) -> Private:
 async def recover(runtime: Runtime, key: SessionKey, record: TurnRecord, last: int) -> Found:
     """The turn as its events tell it up to `last`, from its checkpoint on if it has one; where they are not all there
     any more, what its record says. Raises JournalUnavailable."""
-    texts = await runtime.journal.private(key, record.turn, runtime.clock())
     begun = Checkpoint(record.first - 1, TurnState(record.turn, "streaming", record.input, record.agent))
-    kept = _CHECKPOINT.validate_json(texts[CHECKPOINT]) if CHECKPOINT in texts else begun
-    start = kept if kept.seq >= record.first else begun
-    state = await _gone_on(runtime, key, start, record.first, max(last, record.first))
+    reading, first = runtime.journal.private(key, record.turn, runtime.clock()), record.first
+    until = max(last, first)
+    if record.status == "streaming":  # it was never suspended and has no checkpoint
+        texts, state = await asyncio.gather(reading, _gone_on(runtime, key, begun, first, until))
+    else:
+        texts = await reading
+        kept = _CHECKPOINT.validate_json(texts[CHECKPOINT]) if CHECKPOINT in texts else begun
+        state = await _gone_on(runtime, key, kept if kept.seq >= first else begun, first, until)
     if state is None:
         return Found(state_of(record), {}, whole=False)
     return Found(state, recorded(texts, record.first), whole=True)
@@ -61,14 +67,17 @@ async def _gone_on(runtime: Runtime, key: SessionKey, start: Checkpoint, first: 
 
     Where expiry has emptied the journal, `first` may have been handed out again: the turn's own begins it.
     """
-    at, state = start.seq, start.state
+    at, state, time = start.seq, start.state, asyncio.get_running_loop().time
     while at < last:
         page = joined(await runtime.journal.read(key, at + 1, runtime.clock()), at)
         if not page or (at < first and page[0].records()[0].type != "turn.started"):
             return None
+        since = time()
         for segment in page:
             state, at = after(state, at, segment), segment.last
-            await asyncio.sleep(0)
+            if time() - since > SLICE_SECONDS:
+                await asyncio.sleep(0)
+                since = time()
     return state
 
 
