@@ -27,9 +27,9 @@ SCRIPT = "\n".join(
         "/say 6 40",
         '/tool slow {"seconds": 0.3}',
         "/say 6 40",
-        '/tool transfer {"amount": 1, "seconds": 0.2}',
+        '/tool transfer {"amount": 1, "seconds": 0.05}',
         "/say 6 40",
-        '/parallel transfer {"amount": 2, "seconds": 0.2} lookup {"key": "p"}',
+        '/parallel transfer {"amount": 2, "seconds": 0.05} lookup {"key": "p"}',
         "/say 12 40",
     ]
 )

@@ -5,6 +5,7 @@ Servers take it by LEGATO_AGENT=witness:agent; it writes to the file WITNESS, a 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
@@ -19,14 +20,19 @@ from legato.models import ModelEvent, ModelRequest, ToolMessage
 from legato.models.scripted import ScriptedModel
 from legato.tools import Outcome, Tool, ToolContext
 
+ANSWER = 0.15
+
 
 @dataclass(frozen=True, eq=False)
 class Observed(Tool):
-    """A tool whose calls are seen when they enter it."""
+    """A tool whose calls are seen when they enter it. What `once` ones have done is told ANSWER seconds later, so that
+    there are moments at which it is done and not recorded."""
 
     async def run(self, arguments: Any, context: ToolContext, **limits: Any) -> Outcome:
         _note({"turn": context.key.rsplit("/", 1)[0], "entered": context.key})
-        return await super().run(arguments, context, **limits)
+        outcome = await super().run(arguments, context, **limits)
+        await asyncio.sleep(ANSWER if self.effect == "once" else 0)
+        return outcome
 
 
 class Watched(NamedTuple):
