@@ -17,6 +17,8 @@ from harness import Server
 from legato.errors import SettingsError
 from legato.settings import Settings, read_settings
 
+NONE = {"drain", "model_retries"}
+"""Settings of which none at all is a good value."""
 WRONG = {
     "LEGATO_JOURNAL": [
         "postgres://db",
@@ -30,12 +32,12 @@ WRONG = {
     "LEGATO_AGENT": ["", "agent", "my agent:x", "a:b:c"],
     "LEGATO_ORIGINS": ["example.com", "https://example.com/", "*"],
     **{
-        f"LEGATO_{name.upper()}": ["", "0", "-1", "nan", "1e9", "soon"]
+        f"LEGATO_{name.upper()}": ["", *(["0"] if name not in NONE else []), "-1", "nan", "1e9", "soon"]
         for name, field in Settings.model_fields.items()
         if field.annotation is float
     },
     **{
-        f"LEGATO_{name.upper()}": ["", "0", "-1", "1.5", "2 MiB"]
+        f"LEGATO_{name.upper()}": ["", *(["0"] if name not in NONE else []), "-1", "1.5", "2 MiB"]
         for name, field in Settings.model_fields.items()
         if field.annotation is int
     },
