@@ -83,7 +83,7 @@ async def test_another_instance_goes_on_with_the_turn_within_a_second(place: Pla
                 await follower.until("turn.resumed")
                 seconds = time.monotonic() - closed
         print(f"taken over {seconds:.2f} s after the last frame; gone after {await ending:.2f} s")
-        assert seconds < (1 if place.journal.startswith("sqlite") else 1.5)  # two polls of 0.5 s and a Commit
+        assert seconds < 1
 
 
 async def test_a_turn_with_two_seconds_left_ends_where_it_runs(place: Place) -> None:
