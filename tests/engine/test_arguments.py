@@ -89,3 +89,17 @@ async def test_the_demo_agent_plays_every_directive(rig: Rig) -> None:
     assert (await instance.play(script))[-1].type == "turn.completed"
     ended = await instance.ended()
     assert (ended.output, [tool.status for tool in ended.tools]) == ("w1 w2 w3 ", ["ok", "ok", "error", "ok"])
+
+
+async def test_large_calls_made_together_are_one_commit(rig: Rig) -> None:
+    @tool(effect="read")
+    async def look(text: str) -> None: ...
+
+    async def agent(turn: Turn) -> None:
+        await turn.calls([Call(look, "look", {"text": "x" * 600_000}), Call(look, "look", {"text": "y" * 600_000})])
+
+    one = rig.instance(agent)
+    await one.play()
+    assert [types(s.records()) for s in one.journal.segments if "tool.call" in types(s.records())] == [
+        ["tool.call", "tool.call"]
+    ]

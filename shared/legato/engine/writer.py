@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from legato.engine.feed import Feed
@@ -42,6 +43,8 @@ class _Item(NamedTuple):
     size: int
     since: float
     private: tuple[Private, ...] = ()
+    joined: bool = False
+    """Durable in one Commit with the one before it."""
 
 
 class Writer:
@@ -92,12 +95,12 @@ class Writer:
         self._enqueue(item)
 
     async def commit(self, *payloads: Payload, private: Sequence[Private] = ()) -> None:
-        """Numbers events and returns when they are durable and shown, `private` in one Commit with the last of them.
+        """Numbers events and returns when they are durable, in one Commit with `private`, and shown.
 
         Raises LeaseLost, Refused.
         """
-        for payload in payloads:
-            item = self._number(payload)
+        for index, payload in enumerate(payloads):
+            item = self._number(payload)._replace(joined=index > 0)
             self._hidden.append(item.record)
             self._enqueue(item)
         if private and self._pending:
@@ -174,13 +177,24 @@ class Writer:
         self._acknowledge()
 
     def _cut(self) -> None:
-        """Takes the next segment's events: all that are pending, up to the size of a segment."""
+        """Takes the next segment's events: all that are pending, up to the size of a segment; none without those that
+        it was committed with."""
         size = 0
-        while self._pending and (not self._sent or size + self._pending[0].size < SEGMENT_BYTES):
-            item = self._pending.popleft()
-            self._sent.append(item)
-            size += item.size
+        while self._pending:
+            together = self._together()
+            added = sum(item.size for item in together)
+            if self._sent and size + added >= SEGMENT_BYTES:
+                break
+            self._sent += together
+            size += added
+            for _ in together:
+                self._pending.popleft()
         self._urgent = self._urgent and bool(self._pending)
+
+    def _together(self) -> list[_Item]:
+        """The next pending event and those committed with it."""
+        rest = islice(self._pending, 1, None)
+        return [self._pending[0], *takewhile(lambda item: item.joined, rest)]
 
     async def _append(self, segment: Segment) -> None:
         await self._holding.assure()

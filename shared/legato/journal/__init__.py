@@ -22,7 +22,8 @@ from legato.events import ID_PATTERN, Record, join, split
 from legato.turn import Status, ToolState
 
 SEGMENT_BYTES = 900 * 1024
-"""A segment of several events stays under this; a single larger one is split into parts by the store that needs it."""
+"""A segment stays under this, but for a larger event and events that must be durable together: the store that needs it
+splits that into parts."""
 PAGE = 1000
 READ_BYTES = 8 * 1024 * 1024
 """A read ends with the segment that takes it past this, however many were asked for."""
