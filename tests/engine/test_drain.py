@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -11,11 +12,11 @@ from typing import Any
 import pytest
 
 from engine.rig import KEY, PATIENCE, Client, Gate, Instance, Puppet, Rig, eventually, nth, types
-from legato.agents import Turn
+from legato.agents import Call, Turn
 from legato.engine.drain import LAST_SECONDS, RELEASE_SECONDS
 from legato.errors import Draining
 from legato.journal import Lease, SessionKey
-from legato.tools import tool
+from legato.tools import ToolContext, tool
 
 
 async def lease_of(instance: Instance) -> Lease:
@@ -275,3 +276,49 @@ async def test_a_journal_that_does_not_answer_delays_nobody(rig: Rig) -> None:
     await client.end()
     assert reason(client) == "draining"
     assert time.monotonic() - began < 0.1 + RELEASE_SECONDS + LAST_SECONDS + 0.3
+
+
+async def test_a_once_tool_given_up_while_its_turn_is_handed_back_is_in_doubt(rig: Rig) -> None:
+    hold, entered = threading.Event(), threading.Event()
+
+    @tool(effect="once", timeout=0.3)
+    def act() -> None:
+        entered.set()
+        hold.wait()
+
+    async def agent(turn: Turn) -> None:
+        await turn.calls([Call(act, "act", {})])
+
+    one = rig.instance(agent, drain=0)
+    await one.start()
+    try:
+        await eventually(entered.is_set)
+        await one.gateway.drain()
+        lease = await one.journal._journal.lease(KEY)
+        assert "tool.result" not in types(await one.stored())
+        assert lease
+        assert lease.expires_at > 0
+    finally:
+        hold.set()
+
+
+async def test_a_tool_is_not_told_that_its_turn_is_cancelled_when_it_is_handed_back(rig: Rig) -> None:
+    entered, told = threading.Event(), list[bool]()
+
+    @tool(effect="once", timeout=0.5)
+    def act(*, turn: ToolContext) -> str:
+        entered.set()
+        for _ in range(20):
+            threading.Event().wait(0.01)
+            told.append(turn.cancelled)
+        return "stopped" if any(told) else "done"
+
+    async def agent(turn: Turn) -> None:
+        await turn.calls([Call(act, "act", {})])
+
+    one = rig.instance(agent, drain=0)
+    await one.start()
+    await eventually(entered.is_set)
+    await one.gateway.drain()
+    results = [record for record in await one.stored() if record.type == "tool.result"]
+    assert '"done"' in results[0].data

@@ -137,7 +137,8 @@ class Calls:
         except asyncio.CancelledError:
             # What has begun and may not be repeated is let finish, within its own timeout, and recorded.
             await ended(running)
-            await self._record(intent, running.result())
+            if not running.result().unfinished:  # else it may still be at work, and stays in doubt
+                await self._record(intent, running.result())
             raise
         finally:
             self.running_once -= 1

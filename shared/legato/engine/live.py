@@ -99,9 +99,8 @@ class LiveTurn:
         """Stops the agent here and gives the lease up, so that another instance goes on with the turn.
 
         A `once` tool that runs is let finish and recorded first; where one is in doubt the lease is left to expire. A
-        turn that ends already is left to that.
+        turn that ends already is left to that. No tool is told that the turn is cancelled: it is not.
         """
-        self.calls.cancelled = True
         self._stopping.set()
 
     async def live(self, body: Body) -> None:

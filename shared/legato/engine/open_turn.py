@@ -76,7 +76,7 @@ class OpenTurn:
 
     @property
     def cancelled(self) -> bool:
-        return self._calls.cancelled
+        return self._calls.cancelled or self._over
 
     async def history(self, limit: int) -> list[PastTurn]:
         """The newest `limit` completed turns before this one, oldest first, without those that were tried again."""
