@@ -11,7 +11,7 @@ import logging
 import random
 import re
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -35,6 +35,8 @@ STEP_BYTES: Final = 2 * 1024 * 1024
 """A step's result has to fit a Commit beside the segment that goes with it."""
 RETRY_SECONDS: Final = 0.5
 """The first pause before a step whose model failed for a moment is tried again; each further one is twice as long."""
+CATCH_UP_SECONDS: Final = 3.0
+"""How long an agent that is entered again may take to ask for all that is recorded, once it asks for something else."""
 _INSIDE: ContextVar[str | None] = ContextVar("the step that runs in this task", default=None)
 
 
@@ -56,6 +58,8 @@ class OpenTurn:
         self._first = origin.first
         self._retry_of = origin.retry_of
         self._at = past.front
+        self._caught_up = asyncio.Event()
+        self._look_back()
         self._room = _room(writer, runtime.settings.text_bytes)
         self._said = Surrogates()
         self._thought = Surrogates()
@@ -137,9 +141,11 @@ class OpenTurn:
         """Does a named piece of work once; its result, as JSON, and what it says are durable before it returns."""
         self._refuse_inside(f"turn.step({name!r})", "put one after the other")
         key, known = self._past.step(name)
+        self._look_back()
         if known:
             return known.result
         with self._running_here():
+            await self._begin(f"step {name!r}")
             result = await self._work(name, work)
             await self._writer.commit(private=self._take_unsaved(self._private(key, result)))
             return result
@@ -150,9 +156,13 @@ class OpenTurn:
         """A step and the calls that its result asks for, in one Commit before any of them starts."""
         self._refuse_inside(f"turn.exchange({name!r})", "put one after the other")
         key, known = self._past.step(name)
+        self._look_back()
         with self._running_here():
-            result = known.result if known else await self._work(name, work)
-            if not known:
+            if known:
+                result = known.result
+            else:
+                await self._begin(f"step {name!r}")
+                result = await self._work(name, work)
                 self._unsaved.append(self._private(key, result))
             requests = calls(result)
             return result, await self._make(requests) if requests else []
@@ -185,6 +195,23 @@ class OpenTurn:
         if self._over:
             raise Refused("agent_ended", "the agent has ended and its turn starts no tool; await each call before that")
 
+    # Entered again.
+
+    def _look_back(self) -> None:
+        if not self._past.left:
+            self._caught_up.set()
+
+    async def _begin(self, what: str) -> None:
+        """For what is not recorded: branches that run side by side first ask for all that is. Raises Refused
+        (`agent_diverged`) when they do not."""
+        self._calls.start_work()
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._caught_up.wait(), CATCH_UP_SECONDS)
+        finally:
+            self._calls.end_work()
+        self._past.refuse(what)
+
     # Calls.
 
     async def _make(self, requests: Sequence[Call]) -> list[Outcome]:
@@ -209,7 +236,9 @@ class OpenTurn:
             if is_new:
                 self._numbered += 1
                 new.append(intent.call)
+        self._look_back()
         if new:
+            await self._begin(f"a call of {new[0].name!r} with these arguments")
             self._used = True
             await self._writer.commit(*new, private=self._take_unsaved())
         return intents

@@ -63,22 +63,18 @@ class Past:
         return bool(self._steps or self._calls)
 
     def step(self, name: str) -> tuple[str, Recorded | None]:
-        """The key of the step asked for, and what is recorded of it. Raises Refused (`agent_diverged`)."""
+        """The key of the step asked for, and what is recorded of it."""
         self._asked[name] += 1
         key = f"{PREFIX}{name}.{self._asked[name]}"
-        found = self._steps.pop(key, None)
-        if found is None:
-            self._refuse_other(f"step {name!r}, occurrence {self._asked[name]}")
-        return key, found
+        return key, self._steps.pop(key, None)
 
     def call(self, name: str, arguments: JsonValue) -> ToolState | None:
-        """The recorded call of these arguments, settled or not. Raises Refused (`agent_diverged`)."""
+        """The recorded call of these arguments, settled or not."""
         wanted = _canonical(arguments)
         for found in self._calls:
             if found.name == name and _canonical(found.arguments) == wanted:
                 self._calls.remove(found)
                 return found
-        self._refuse_other(f"a call of {name!r} with other arguments or another tool")
         return None
 
     def check(self) -> None:
@@ -89,7 +85,8 @@ class Past:
         if self._diverged is not None:
             raise Refused(DIVERGED, f"entered again, the agent does not do what it did before: {self._diverged}")
 
-    def _refuse_other(self, what: str) -> None:
+    def refuse(self, what: str) -> None:
+        """For what is not recorded: raises Refused (`agent_diverged`) while pieces that are recorded are left."""
         if self._diverged is None and self.left:
             self._diverged = f"it asks for {what}, which is not recorded"
         if self._diverged is not None:

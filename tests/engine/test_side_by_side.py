@@ -1,0 +1,68 @@
+"""Branches of one agent that run side by side: recorded together, entered again together."""
+
+from __future__ import annotations
+
+import asyncio
+
+from engine.rig import PATIENCE, Rig
+from engine.test_reentry import Stop, lose
+from legato import tool
+from legato.agents import Turn
+
+
+async def test_steps_side_by_side_start_over_beside_those_that_are_recorded(rig: Rig) -> None:
+    stop, recorded = Stop(), asyncio.Event()
+
+    async def held() -> str:
+        await stop()
+        return "a"
+
+    async def quick() -> str:
+        return "b"
+
+    async def other_branch(turn: Turn) -> object:
+        b = await turn.step("b", quick)
+        recorded.set()
+        return b
+
+    async def agent(turn: Turn) -> None:
+        a, b = await asyncio.gather(turn.step("a", held), other_branch(turn))
+        turn.text(f"{a}{b}")
+
+    owner, other = rig.instance(agent), rig.instance(agent)
+    await owner.start()
+    await asyncio.wait_for(stop.reached.wait(), PATIENCE)
+    await asyncio.wait_for(recorded.wait(), PATIENCE)
+    await lose(owner, other, stop.reached)
+    record = await other.ended()
+    stop.opened.set()
+    assert (record.status, record.output) == ("completed", "ab"), record.error
+
+
+async def test_branches_side_by_side_are_entered_again(rig: Rig) -> None:
+    stop, ahead = Stop(), asyncio.Event()
+
+    @tool(effect="read")
+    async def look(n: int) -> int:
+        return n
+
+    async def branch(turn: Turn, n: int) -> None:
+        await turn.call(look, n=n)
+        await turn.call(look, n=n + 1)
+        if n == 0:
+            await stop()
+        await turn.call(look, n=n + 2)
+        ahead.set()
+
+    async def agent(turn: Turn) -> None:
+        await asyncio.gather(branch(turn, 0), branch(turn, 10))
+        turn.text("end")
+
+    owner, other = rig.instance(agent), rig.instance(agent)
+    await owner.start()
+    await asyncio.wait_for(stop.reached.wait(), PATIENCE)
+    await asyncio.wait_for(ahead.wait(), PATIENCE)
+    await lose(owner, other, stop.reached)
+    record = await other.ended()
+    stop.opened.set()
+    assert (record.status, record.output) == ("completed", "end"), record.error
