@@ -125,14 +125,16 @@ class Tool:
         grace: float = 5,
         threads: Threads = _THREADS,
         ready: Callable[[], Awaitable[None]] | None = None,
+        still: Callable[[], bool] = lambda: True,
     ) -> Outcome:
         """Makes one call; however it ends, that is its outcome. Raises CancelledError, and what `ready` does.
 
         Codes: `bad_arguments` (the function is never entered), `bad_result`, `result_too_large` (`result_bytes`, as
-        UTF-8 JSON), `timeout`, `busy` (no thread came free in time; never entered), `tool_failed`, a ToolFailed's own.
+        UTF-8 JSON), `timeout`, `busy` (no thread came free in time, never entered), `tool_failed`, a ToolFailed's own.
         An async function is cancelled at its timeout and then has `grace` seconds to end. A sync function runs in a
         thread, which nothing can stop: it is given up, `turn.cancelled` tells it so, and it may still be at work.
-        `ready` is awaited in the moment before the function is entered; what it raises is raised here.
+        `ready` is awaited in the moment before the function is entered, or waits for a thread; what it raises is raised
+        here. A thread that comes free asks `still`, and does not enter the function if it may not be begun any more.
         """
         try:
             args, kwargs = self.signature.bind(arguments, {"key": context.key, "turn": context})
@@ -145,7 +147,7 @@ class Tool:
                 return await self._in_task(_attempt(ready, body, judge), context, grace)
             if ready:
                 await ready()
-            return await self._in_thread(partial(_attempt_in_thread, body, judge), context, threads)
+            return await self._in_thread(partial(_attempt_in_thread, still, body, judge), context, threads)
         finally:
             context.close()
 
@@ -244,7 +246,11 @@ async def _attempt(
         return _failure(error)
 
 
-def _attempt_in_thread(body: Callable[[], Any], judge: Callable[[object], Outcome]) -> Outcome:
+def _attempt_in_thread(
+    still: Callable[[], bool], body: Callable[[], Any], judge: Callable[[object], Outcome]
+) -> Outcome:
+    if not still():
+        return Outcome.failed("busy", "no thread came free while the tool might be started; it was not")
     try:
         return judge(body())
     except BaseException as error:

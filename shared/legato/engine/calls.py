@@ -34,6 +34,8 @@ CALL_BYTES: Final = 512
 """What a `tool.call` is counted as besides its arguments."""
 APPROVAL: Final = "approval"
 IN_DOUBT: Final = "in_doubt"
+RECONCILE: Final = "reconcile"
+"""Who closed a question about a call in doubt that its tool could answer after all."""
 
 
 class Intent:
@@ -127,7 +129,8 @@ class Calls:
         context = ToolContext(self._key(intent), _Progress(self._writer, intent.call), lambda: self.cancelled)
         limit = self._runtime.settings.result_bytes
         ready = self._holding.assure  # in the very moment: a process may stand for an hour between two lines
-        running = asyncio.ensure_future(tool.run(intent.arguments, context, result_bytes=limit, ready=ready))
+        work = tool.run(intent.arguments, context, result_bytes=limit, ready=ready, still=self._may_begin)
+        running = asyncio.ensure_future(work)
         if tool.effect != "once":
             return await running
         self._in_effect.add(intent.call)
@@ -148,6 +151,10 @@ class Calls:
         await self._writer.commit(result)
         self._in_effect.discard(intent.call)
 
+    def _may_begin(self) -> bool:
+        """As a thread sees it that has come free: the lease may have gone meanwhile, or the turn been cancelled."""
+        return self._holding.live and not self.cancelled
+
     def _key(self, intent: ToolCall) -> str:
         return f"{self._session}/{self._writer.turn}/{intent.call}"
 
@@ -160,7 +167,7 @@ class Calls:
             return None
         known = self._questions.of(intent.call, APPROVAL)
         if known is None or known.approved is None:
-            decision = await self._ask(intent, APPROVAL, known.request if known else None, prompt)
+            decision = await self._ask(self._question(intent, APPROVAL, known.request if known else None, prompt))
         else:
             decision = Decision(known.approved, known.by or "", known.note, 0)
         return None if decision.approved else _denied(decision)
@@ -168,16 +175,17 @@ class Calls:
     async def _resolve_doubt(self, intent: Intent, tool: Tool, running: Outcome | None = None) -> Outcome | None:
         """The outcome of a call that may have had its effect; None: it had none, or a person wants it made again."""
         await self._wait_for_its_end(tool, running)
-        if tool.reconcile:
-            told = await tool.reconciled(self._key(intent.call), self._runtime.settings.result_bytes)
-            if told is not None and told.outcome:
-                return told.outcome
-            if told is not None and running is None:
-                return None
         known = self._questions.of(intent.call.call, IN_DOUBT)
         request = known.request if known and known.approved is None else None
         prompt = f"{tool.name} may or may not have been done. Do it again?"
-        decision = await self._ask(intent.call, IN_DOUBT, request, prompt)
+        question = self._question(intent.call, IN_DOUBT, request, prompt)
+        if tool.reconcile:
+            told = await tool.reconciled(self._key(intent.call), self._runtime.settings.result_bytes)
+            if told is not None and (told.outcome or running is None):
+                if request:
+                    await self._close(question, Decision(told.outcome is None, RECONCILE, None, self._runtime.clock()))
+                return told.outcome
+        decision = await self._ask(question)
         if decision.approved:
             return None
         return Outcome.failed("outcome_unknown", "whether the call had its effect is not known; it was not repeated")
@@ -188,26 +196,36 @@ class Calls:
             left = self._past.doubt.since + tool.timeout * 1000 - self._runtime.clock()
             await asyncio.sleep(max(0.0, left / 1000))
 
-    async def _ask(self, intent: ToolCall, kind: str, request: str | None, prompt: str) -> Decision:
-        now = self._runtime.clock()
-        question = ApprovalRequested(
+    def _question(self, intent: ToolCall, kind: str, request: str | None, prompt: str) -> ApprovalRequested:
+        """`request` names the one that is open already."""
+        return ApprovalRequested(
             request=request or self._questions.next_request(intent.call),
             call=intent.call,
             kind=kind,
             prompt=prompt,
-            expires_at=now + self._runtime.approval_ms,
+            expires_at=self._runtime.clock() + self._runtime.approval_ms,
         )
-        answer = self._questions.put(question, now)
+
+    async def _ask(self, question: ApprovalRequested) -> Decision:
+        answer = self._questions.put(question, self._runtime.clock())
         self.end_work()
         try:
             decision = await answer
         finally:
             self.start_work()
-        await self._writer.commit(resolved(question.request, decision))
+        await self._close(question, decision)
         return decision
 
+    async def _close(self, question: ApprovalRequested, decision: Decision) -> None:
+        await self._writer.commit(resolved(question.request, decision))
+        self._questions.close(question, decision)
+
     def _look(self) -> None:
-        if self._at_work == 0 and self._questions.open:
+        """Nothing is left to do before a person answers. A doubt that nobody was asked about yet would be forgotten
+        with the lease."""
+        if self._at_work or not self._questions.open or not self._in_effect <= self._questions.calls:
+            return
+        if self._questions.taken_up(self._runtime.clock()):
             self.quiet.set()
 
     def _in_doubt(self, intent: Intent) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from legato.events import ApprovalRequested, ApprovalResolved
@@ -22,11 +23,22 @@ class Questions:
         self._decisions = dict(decisions)
         self._open: dict[str, asyncio.Future[Decision]] = {}
         self._new: dict[str, ApprovalRequested] = {}
+        self._put: dict[str, ApprovalRequested] = {}
 
     @property
     def open(self) -> bool:
         """Somebody waits for a person."""
         return any(not answer.done() for answer in self._open.values())
+
+    @property
+    def calls(self) -> set[str]:
+        """Those that were asked about and are not settled."""
+        return {question.call for question in self._put.values()}
+
+    def taken_up(self, now: int) -> bool:
+        """Each question that is answered or has expired was put again: a turn at rest with one would resume at once."""
+        left = (asked for asked in self._asked.values() if asked.approved is None and asked.request not in self._put)
+        return not any(asked.request in self._decisions or asked.expires_at <= now for asked in left)
 
     @property
     def new(self) -> list[ApprovalRequested]:
@@ -52,7 +64,15 @@ class Questions:
         elif known is None:
             self._new[question.request] = question
         self._open[question.request] = answer
+        self._put[question.request] = question
         return answer
+
+    def close(self, question: ApprovalRequested, decision: Decision) -> None:
+        """It is resolved, as the journal knows by now: one more about the same call needs an answer of its own."""
+        self._open.pop(question.request, None)
+        self._put.pop(question.request, None)
+        asked = Approval(question.request, question.call, question.kind, question.prompt, question.expires_at)
+        self._asked[question.request] = replace(asked, approved=decision.approved, by=decision.by, note=decision.note)
 
     def decide(self, decisions: Mapping[str, Decision]) -> None:
         """Takes up what persons have decided. Only the first decision of each counts."""
