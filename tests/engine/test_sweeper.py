@@ -169,7 +169,7 @@ async def test_a_once_tool_that_runs_is_let_finish_before_its_turn_is_handed_bac
     sweeping = asyncio.create_task(swept(sweeper))
     await asyncio.wait_for(entered.wait(), PATIENCE)
     live = sweeper.live()
-    await eventually(lambda: live.turn.cancelled)
+    await eventually(lambda: live._handed_back)
     assert (await standing_of(sweeper)).owned(sweeper.clock())
     going.set()
     assert await sweeping == Swept(found=1, handed_back=1)
