@@ -11,9 +11,41 @@ from pathlib import Path
 
 from legato import demo
 from legato.agents import Turn
+from legato.agents.loop import Agent
+from legato.models.scripted import ScriptedModel
 from legato.tools import tool
 
 PACE = 0.02
+
+
+@tool(effect="read")
+async def glance(*, key: str) -> str:
+    """Leaves a mark, at once."""
+    leave_mark(f"glance {key}")
+    return "seen"
+
+
+@tool(effect="read")
+async def watch(seconds: float, *, key: str) -> str:
+    """Leaves a mark, then takes its time."""
+    leave_mark(f"watch {key}")
+    await asyncio.sleep(seconds)
+    return "seen"
+
+
+def paid(key: str) -> str | None:
+    return "paid" if f"pay {key}" in marks() else None
+
+
+@tool(effect="once", timeout=2, reconcile=paid)
+async def pay(seconds: float, *, key: str) -> str:
+    """Pays at once, and takes its time to say so."""
+    leave_mark(f"pay {key}")
+    await asyncio.sleep(seconds)
+    return "paid"
+
+
+scripted = Agent(model=ScriptedModel(), tools=[demo.slow, demo.transfer, glance, watch, pay])
 
 
 async def stopping(turn: Turn) -> None:
@@ -28,8 +60,7 @@ async def stopping(turn: Turn) -> None:
 
 def marked(key: str) -> str | None:
     """What became of a `rude` call: its mark tells."""
-    ledger = Path(os.environ["LEGATO_DEMO_LEDGER"])
-    return "done" if ledger.exists() and key in ledger.read_text().splitlines() else None
+    return "done" if key in marks() else None
 
 
 @tool(effect="once", timeout=8, reconcile=marked)
@@ -38,6 +69,11 @@ async def rude(seconds: float, *, key: str) -> str:
     time.sleep(seconds)  # noqa: ASYNC251 - this is the fault
     leave_mark(key)
     return "done"
+
+
+def marks() -> list[str]:
+    ledger = Path(os.environ["LEGATO_DEMO_LEDGER"])
+    return ledger.read_text().splitlines() if ledger.exists() else []
 
 
 def leave_mark(key: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,8 +18,14 @@ from e2e.duo import ENV, HERE, Duo, Where
 def duo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Duo]:
     where: Where = request.param
     directory = tmp_path_factory.mktemp("-".join(where))
-    place = Place(journal_at(where, directory, request), where.face, directory)
-    servers = place.server("a", **ENV), place.server("b", **ENV)
+    with two(Place(journal_at(where, directory, request), where.face, directory), ENV) as servers:
+        yield servers
+
+
+@contextmanager
+def two(place: Place, env: Mapping[str, str]) -> Iterator[Duo]:
+    """Two running instances with that environment."""
+    servers = place.server("a", **env), place.server("b", **env)
     try:
         asyncio.run(_all(*(server.start() for server in servers)))
         yield Duo(*servers, place)
