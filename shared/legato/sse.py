@@ -16,8 +16,8 @@ from legato.events import Record
 
 MEDIA_TYPE: Final = "text/event-stream"
 PING: Final = b": ping\n\n"
-OPENING: Final = b"retry: 1000\n:" + b" " * 2048 + b"\n\n"
-"""The first bytes of every stream; 2 KiB get through hops that hold back a small answer."""
+OPENING: Final = b"retry: 1000\n:" + b" " * 4096 + b"\n\n"
+"""The first bytes of every stream; 4 KiB get through hops that hold back a small answer."""
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 _BOM: Final = b"\xef\xbb\xbf"

@@ -18,6 +18,7 @@ class TcpProxy:
     `cut_after`: the connection is cut once this many bytes of the answers have passed.
     `reset`: cuts are a RST instead of a FIN.
     `idle`: cut after this many seconds without a byte from upstream, as a proxy's idle timeout does.
+    `opening`: nothing of the answers passes before this many bytes of them have come.
     `buffer`: answers are passed on in pieces of exactly this many bytes; what is left goes out at their end.
     Each may be set at any time and holds for connections accepted from then on.
     """
@@ -30,9 +31,11 @@ class TcpProxy:
         reset: bool = False,
         idle: float | None = None,
         buffer: int = 0,
+        opening: int = 0,
     ) -> None:
         self.upstream = upstream
         self.cut_after, self.reset, self.idle, self.buffer = cut_after, reset, idle, buffer
+        self.opening = opening
         self.port = 0
         self.accepted = 0
         self._flowing = asyncio.Event()
@@ -101,7 +104,7 @@ class _Link:
 
     async def run(self, client: asyncio.StreamReader, proxy: TcpProxy) -> None:
         """Returns when either end has closed. Raises TimeoutError after `idle`, ConnectionError when cut or reset."""
-        settings = proxy.idle, proxy.cut_after, proxy.buffer
+        settings = proxy.idle, proxy.cut_after, proxy.buffer, proxy.opening
         await self._flowing.wait()
         upstream, writer = await asyncio.open_connection("127.0.0.1", proxy.upstream)
         self._writers.append(writer)
@@ -130,10 +133,15 @@ class _Link:
             writer.write(chunk)
             await writer.drain()
 
-    async def _answer(self, upstream: asyncio.StreamReader, idle: float | None, left: int | None, buffer: int) -> None:
+    async def _answer(
+        self, upstream: asyncio.StreamReader, idle: float | None, left: int | None, buffer: int, opening: int
+    ) -> None:
         held = b""
         while chunk := await asyncio.wait_for(upstream.read(CHUNK), idle):
             held += chunk
+            if len(held) < opening:
+                continue
+            opening = 0
             whole = len(held) if not buffer else len(held) - len(held) % buffer
             left = await self._pass_on(held[:whole], left)
             held = held[whole:]

@@ -170,6 +170,14 @@ def test_a_byte_between_two_silences_keeps_the_stream() -> None:
     assert not link.polls
 
 
+def test_an_answer_that_brought_its_opening_and_then_nothing_is_a_silent_one() -> None:
+    """A hop that passes on in pieces lets the opening through, and holds what comes after."""
+    opening = replace(SILENT, lived=0.1)
+    assert follow(opening, opening)[0].polls
+    assert not follow(opening, replace(opening, moved=True))[0].polls
+    assert not follow(opening, replace(SILENT, lived=9.0), opening)[0].polls
+
+
 def test_long_polls_follow_one_another_at_once_unless_one_came_back_at_once_with_nothing() -> None:
     read = Outcome("read", "streaming")
     _, plans = follow(replace(read, moved=True), replace(read, lived=20.0), read, read)

@@ -118,6 +118,17 @@ async def test_silence_from_upstream_is_cut_and_bytes_in_time_are_not(upstream: 
         assert await line.ask(b"quiet\n") == b""
 
 
+async def test_a_hop_that_waits_for_an_opening_passes_all_bytes_once_it_is_there(
+    upstream: int, connect: Connect
+) -> None:
+    async with TcpProxy(upstream, opening=8) as proxy:
+        line = await connect(proxy)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(line.ask(b"0123\n"), 0.2)
+        assert await line.ask(b"45\n") == b"0123\n45\n"
+        assert await line.ask(b"6\n") == b"6\n"
+
+
 async def test_a_buffering_hop_passes_whole_pieces_only(upstream: int, connect: Connect) -> None:
     async with TcpProxy(upstream, buffer=8) as proxy:
         line = await connect(proxy)

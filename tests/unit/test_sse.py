@@ -106,7 +106,7 @@ def test_the_opening_is_two_kilobytes_that_say_only_retry() -> None:
     messages, decoder = decode([sse.OPENING])
     assert messages == []
     assert decoder.retry == 1000
-    assert len(sse.OPENING) > 2048
+    assert len(sse.OPENING) > 4096
 
 
 def test_a_huge_line_is_joined_once_however_small_its_pieces() -> None:

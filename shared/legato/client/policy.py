@@ -93,7 +93,7 @@ class Link:
 
     @property
     def polls(self) -> bool:
-        """Two answers without a byte: a hop on the way holds streams back, so ask for whole answers."""
+        """Two answers silent from their opening on: a hop on the way holds streams back, so ask for whole answers."""
         return self.silences >= 2
 
     def after(self, outcome: Outcome, timing: Timing, now: float, chance: float) -> tuple[Link, Plan]:
@@ -133,8 +133,8 @@ class Link:
     def _silences(self, outcome: Outcome) -> int:
         if self.polls:
             return self.silences
-        if outcome.kind == "silent":
-            return self.silences + 1
+        if outcome.kind == "silent" and outcome.lived < ALIVE:
+            return self.silences + (not outcome.moved)
         return 0 if outcome.moved or outcome.lived else self.silences
 
     def _refused(self, outcome: Outcome, timing: Timing, now: float, chance: float) -> tuple[Link, Plan]:

@@ -154,7 +154,7 @@ class Run:
             finally:
                 await response.aclose()
         except httpx.ReadTimeout:
-            self._ended("broke" if seen.first is not None else "silent", seen)
+            self._ended("silent", seen)
         except (httpx.RequestError, httpx.StreamError):
             self._ended("broke", seen)
         except SequenceGap:
