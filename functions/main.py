@@ -13,7 +13,7 @@ from legato.app import App, build, collect_rarely
 from legato.http.asgi import AsgiFace
 from legato.http.flask import FlaskFace
 from legato.http.sweep import handle_sweep
-from legato.http.under_gthread import drain_under_gthread
+from legato.http.under_gthread import drain_under_gthread, spare_under_gthread
 from legato.http.under_uvicorn import drain_under_uvicorn
 from legato.settings import read_settings
 
@@ -30,6 +30,7 @@ ASGI, FLASK = AsgiFace(_build), FlaskFace(_build)
 SWEEP = AsgiFace(_build, handle=handle_sweep)
 drain_under_uvicorn(SETTINGS.drain, ASGI, SWEEP)
 drain_under_gthread(FLASK, SETTINGS.drain)
+spare_under_gthread(FLASK)
 
 
 @functions_framework.aio.http

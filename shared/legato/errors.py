@@ -139,6 +139,12 @@ class InputTooLarge(LegatoError):
     code = "input_too_large"
 
 
+class NoRoom(LegatoError):
+    """This instance holds all the streams and long polls it can: nothing has begun, ask again."""
+
+    code = "no_room"
+
+
 class Draining(LegatoError):
     """This instance takes no new turns: ask again, another will answer."""
 

@@ -97,6 +97,32 @@ def test_a_response_that_is_closed_closes_its_stream(client: flask.testing.Flask
     assert stream.closed.wait(1)
 
 
+@pytest.mark.parametrize(("threads", "room"), [(1, 1), (2, 1), (4, 3), (8, 6), (200, 196)])
+def test_what_lingers_leaves_threads_to_other_requests(
+    client: flask.testing.FlaskClient, face: FlaskFace, stage: Stage, threads: int, room: int
+) -> None:
+    face.spare(threads)
+    events, stage.gateway.stream = "/api/agent/v1/sessions/s1/events", ScriptedStream([b"one"], endless=True)
+    decision = "/api/agent/v1/sessions/s1/turns/t1/approvals/1-1-1"
+    streams = [client.get(events, headers=HEADERS, buffered=False) for _ in range(room)]
+    calls = len(stage.gateway.calls)
+    refused = [
+        client.get(events, headers=HEADERS),
+        client.get(f"{events}?wait=1", headers=HEADERS),
+        client.post("/api/agent/v1/sessions/s1/turns", json={"input": 1}, headers=HEADERS),
+        client.post(decision, json={"approved": True}, headers={**HEADERS, "Accept": "text/event-stream"}),
+    ]
+    assert [(answer.status_code, answer.get_json()["code"]) for answer in refused] == [(503, "no_room")] * 4
+    assert len(stage.gateway.calls) == calls
+    assert client.get(f"{events}?wait=0", headers=HEADERS).status_code == 200
+    assert client.post(decision, json={"approved": True}, headers=HEADERS).status_code == 202
+    streams[0].close()
+    assert client.get(f"{events}?wait=1", headers=HEADERS).status_code == 200
+    assert client.get(f"{events}?wait=1", headers=HEADERS).status_code == 200
+    for stream in streams:
+        stream.close()
+
+
 def test_a_stream_that_breaks_ends_after_what_was_sent(client: flask.testing.FlaskClient, stage: Stage) -> None:
     stage.gateway.stream = ScriptedStream([b"one", RuntimeError("broken"), b"two"])
     assert client.get("/api/agent/v1/sessions/s1/events", headers=HEADERS).data == b"one"

@@ -54,6 +54,8 @@ class Call:
     request: Request
     principal: Principal
     ids: Mapping[str, str]
+    linger: Callable[[], None]
+    """Called before anything has begun, by a request whose answer takes its time."""
 
     @property
     def key(self) -> SessionKey:
@@ -87,10 +89,13 @@ class DecisionBody(_Strict):
     note: Annotated[str, StringConstraints(max_length=2000)] | None = None
 
 
-async def handle(served: Served, request: Request) -> Answer:
-    """The answer to `request`; it never raises. The caller closes the body of a stream, read or not."""
+async def handle(served: Served, request: Request, linger: Callable[[], None] = lambda: None) -> Answer:
+    """The answer to `request`; it never raises. The caller closes the body of a stream, read or not.
+
+    `linger` is called before a stream or a long poll begins. What it raises is the answer instead.
+    """
     origins = served.settings.origins
-    answer = cors.preflight(origins, request) or await _answer(served, request)
+    answer = cors.preflight(origins, request) or await _answer(served, request, linger)
     return answer.plus({**cors.headers(origins, request), "Legato-Instance": served.instance})
 
 
@@ -102,7 +107,7 @@ def failed(request: Request, error: Exception) -> Answer:
     return answer
 
 
-async def _answer(served: Served, request: Request) -> Answer:
+async def _answer(served: Served, request: Request, linger: Callable[[], None]) -> Answer:
     try:
         route, ids = _find(request)
         principal = _principal(served, request) if route.private else Principal("")
@@ -110,7 +115,7 @@ async def _answer(served: Served, request: Request) -> Answer:
             inputs.identifier(value, name)
         if request.method != "POST":
             inputs.no_body(request)
-        return await route.handler(Call(served.gateway, served.settings, request, principal, ids))
+        return await route.handler(Call(served.gateway, served.settings, request, principal, ids, linger))
     except Exception as error:
         return failed(request, error)
 
@@ -125,6 +130,8 @@ async def _start(call: Call) -> Answer:
     body = inputs.document(call.request, call.settings.body_bytes, StartBody)
     turn = _turn_id(body.turn, call.request.headers.get("idempotency-key"))
     start = StartTurn(turn, body.input, body.agent, body.if_active, body.retry_of)
+    if kind == sse.MEDIA_TYPE:
+        call.linger()
     started = await call.gateway.start(call.key, start)
     if kind == sse.MEDIA_TYPE:
         return _streamed(call, call.gateway.attach(call.key, started))
@@ -147,6 +154,8 @@ async def _events(call: Call) -> Answer:
     kind = call.accepted(JSON) if wait is not None else call.accepted(sse.MEDIA_TYPE, JSON)
     cursor, start = _position(fields, call.request.headers.get("last-event-id"))
     turn = inputs.identifier(fields["turn"], "query.turn") if "turn" in fields else None
+    if kind == sse.MEDIA_TYPE or wait:
+        call.linger()
     if kind == sse.MEDIA_TYPE:
         return _streamed(call, await call.gateway.follow(call.key, cursor=cursor, start=start, turn=turn))
     news = await call.gateway.poll(call.key, cursor=cursor, start=start, turn=turn, wait=wait or 0.0)
@@ -210,6 +219,8 @@ async def _decide(call: Call) -> Answer:
     kind = call.accepted(JSON, sse.MEDIA_TYPE)
     body = inputs.document(call.request, call.settings.body_bytes, DecisionBody)
     turn, request = call.ids["turn"], call.ids["request"]
+    if kind == sse.MEDIA_TYPE:
+        call.linger()
     decided = await call.gateway.decide(call.key, turn, request, body.approved, body.note)
     if kind == sse.MEDIA_TYPE:
         last = call.request.headers.get("last-event-id")

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 import flask
 from werkzeug.exceptions import HTTPException
 
-from legato.errors import Draining, Invalid
+from legato.errors import Draining, Invalid, NoRoom
 from legato.http.api import Served, failed, handle
 from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, STALLED, Answer, Request
 
@@ -47,6 +47,7 @@ class FlaskFace:
         self._served: Served | None = None
         self._draining = False
         self._core = Core()
+        self._room: threading.Semaphore | None = None
 
     def __call__(self, request: flask.Request, path: str | None = None) -> flask.Response:
         """Answers `request`; `path` is its path below the mount."""
@@ -57,7 +58,16 @@ class FlaskFace:
             body = _read(request, asked.room(served.settings.body_bytes))
         except Exception as error:
             return self._response(failed(asked, error), request)
-        return self._response(self._core.run(handle(served, replace(asked, body=body))), request)
+        seat = Seat(self._room)
+        answer = self._core.run(handle(served, replace(asked, body=body), seat.take))
+        if isinstance(answer.body, bytes):
+            seat.leave()
+        return self._response(answer, request, seat)
+
+    def spare(self, threads: int) -> None:
+        """Of the `threads` that there are, a quarter, 1 to 4, is kept from streams and long polls. Each of those holds
+        one, and while they had all of them no other request would be answered."""
+        self._room = threading.Semaphore(max(1, threads - min(4, max(1, threads // 4))))
 
     def drain(self) -> Future[None]:
         """Lets go of every turn and stream before the process ends; what was not opened by now is not any more."""
@@ -84,7 +94,7 @@ class FlaskFace:
                 self._served = self._core.run(_called(self._build))
             return self._served
 
-    def _response(self, answer: Answer, request: flask.Request) -> flask.Response:
+    def _response(self, answer: Answer, request: flask.Request, seat: Seat | None = None) -> flask.Response:
         """Always an iterator: whoever holds a plain body reads the rest of a request that was refused for its size."""
         headers = dict(answer.headers)
         if isinstance(answer.body, bytes):
@@ -92,7 +102,7 @@ class FlaskFace:
             if answer.status not in (204, 304):
                 headers["Content-Length"] = str(len(answer.body))
         else:
-            parts = Handover(answer.body, self._core.loop)
+            parts = Handover(answer.body, self._core.loop, seat)
         response = flask.Response(parts, answer.status, direct_passthrough=True)
         response.headers.clear()
         response.headers.update(headers)
@@ -110,6 +120,27 @@ def blueprint(face: FlaskFace, name: str = "legato") -> flask.Blueprint:
         provide_automatic_options=False,
     )
     return made
+
+
+class Seat:
+    """A request's seat among those that linger, once it takes one. Without a `room` there is one for everybody."""
+
+    def __init__(self, room: threading.Semaphore | None) -> None:
+        self._room = room
+        self._taken = False
+
+    def take(self) -> None:
+        """Raises NoRoom."""
+        if self._room is None:
+            return
+        if not self._room.acquire(blocking=False):
+            raise NoRoom("as many streams and long polls are open here as this instance has threads for; ask again")
+        self._taken = True
+
+    def leave(self) -> None:
+        taken, self._taken = self._taken, False
+        if self._room and taken:
+            self._room.release()
 
 
 class Core:
@@ -162,8 +193,10 @@ class Handover(Iterator[bytes]):
     when the thread closes the iterator. Each counter has one writer, so no lock is taken for a frame.
     """
 
-    def __init__(self, frames: AsyncGenerator[bytes, None], loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(
+        self, frames: AsyncGenerator[bytes, None], loop: asyncio.AbstractEventLoop, seat: Seat | None = None
+    ) -> None:
+        self._loop, self._seat = loop, seat
         self._ready: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._put = self._taken = 0
         self._room: asyncio.Future[None] | None = None
@@ -185,6 +218,8 @@ class Handover(Iterator[bytes]):
 
     def close(self) -> None:
         self._carrying.cancel()
+        if self._seat:
+            self._seat.leave()
 
     def _take(self, parts: bytes) -> bytes:
         self._taken += len(parts)

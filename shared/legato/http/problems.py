@@ -21,6 +21,7 @@ _STATUS: Final[Mapping[type[errors.LegatoError], int]] = {
     errors.TooLarge: 413,
     errors.InputTooLarge: 413,
     errors.Draining: 503,
+    errors.NoRoom: 503,
     errors.JournalUnavailable: 503,
 }
 _DETAIL: Final[Mapping[type[errors.LegatoError], str]] = {

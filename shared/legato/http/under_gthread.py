@@ -1,4 +1,4 @@
-"""Draining under gunicorn's worker with threads, which serves a Flask function."""
+"""What a Flask function needs of gunicorn's worker with threads, which serves it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,20 @@ from gunicorn.workers.gthread import ThreadWorker
 
 from legato.http.flask import FlaskFace
 from legato.http.sigterm import bound_the_end
+
+
+def spare_under_gthread(face: FlaskFace) -> None:
+    """In a worker that this process becomes, streams and long polls leave threads to other requests.
+
+    Call this before the server starts, which alone knows how many threads there will be.
+    """
+    begin = ThreadWorker.init_process
+
+    def init_process(worker: ThreadWorker) -> None:
+        face.spare(worker.cfg.threads)
+        begin(worker)
+
+    ThreadWorker.init_process = init_process
 
 
 def drain_under_gthread(face: FlaskFace, seconds: float) -> None:
