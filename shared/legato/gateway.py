@@ -8,6 +8,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,15 +118,17 @@ class Gateway:
 
         Raises NotFound, TurnGone, AlreadyDecided.
         """
-        now = self._runtime.clock()
-        record = await self._record(key, turn)
-        standing = await answer(self._runtime.journal.standing, key)
-        made = await self._made(key, record, standing, request, now)
-        again = made is not None
-        if made is None:
-            decision = Decision(approved, key.uid, note, now)
-            made = await self._engine.decide(key, turn, request, decision)
-            again = made is not decision
+        decision = Decision(approved, key.uid, note, self._runtime.clock())
+        while True:
+            record = await self._record(key, turn)
+            standing = await answer(self._runtime.journal.standing, key)
+            made = await self._made(key, record, standing, request, decision.at)
+            if again := made is not None:
+                break
+            with suppress(Conflict):
+                await self._engine.decide(key, turn, request, decision, standing.control)
+                break
+        made = made or decision
         if made.approved != approved:
             raise AlreadyDecided(f"question {request!r} was {'approved' if made.approved else 'denied'} by {made.by}")
         await self._engine.take_over(key)

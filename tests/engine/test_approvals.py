@@ -259,3 +259,20 @@ async def test_a_reader_of_a_turn_that_waits_is_told_so(rig: Rig, bank: Bank) ->
         assert [message.event for message in messages[-2:]] == ["turn.suspended", "stream.closing"]
         assert '"suspended"' in messages[-1].data
     assert started.created
+
+
+async def test_a_decision_that_comes_after_the_answer_was_taken_up_is_refused(rig: Rig, bank: Bank) -> None:
+    """The question was open when it was looked at; by the time of the write the turn waits for something else."""
+    one, other = instance(rig, bank), instance(rig, bank)
+    await one.start(WIRE + '\n/tool wire {"amount":6}')
+    await waiting(one)
+    gate = other.journal.hold("commit")
+    late = asyncio.create_task(other.gateway.decide(KEY, "t1", "1-1-1", True, None))
+    await gate.reached.wait()
+    await one.gateway.decide(KEY, "t1", "1-1-1", False, None)
+    await one.shown("tool.result")
+    await waiting(one)
+    gate.open()
+    with pytest.raises(AlreadyDecided):
+        await late
+    assert bank.wired == []

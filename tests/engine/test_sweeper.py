@@ -237,7 +237,9 @@ async def test_a_turn_whose_answer_comes_while_it_is_put_to_rest_is_still_seen_t
     sweeper.journal.rule = nth(gate, 3, "commit")
     sweeping = asyncio.create_task(swept(sweeper))
     await asyncio.wait_for(gate.reached.wait(), PATIENCE)
-    await rig.instance(stuck).engine.decide(KEY, "t1", "1-1-1", Decision(True, "ann", None, sweeper.clock()))
+    other = rig.instance(stuck)
+    decision = Decision(True, "ann", None, sweeper.clock())
+    await other.engine.decide(KEY, "t1", "1-1-1", decision, await other.journal.control(KEY))
     gate.open()
     assert await sweeping == Swept(found=1, ended=1)
     assert wired == [5]

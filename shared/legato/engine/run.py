@@ -167,18 +167,17 @@ class Engine:
 
         self.tell(key, turn, await self._ask(key, asked))
 
-    async def decide(self, key: SessionKey, turn: str, request: str, decision: Decision) -> Decision:
-        """Writes a person's decision where the owner finds it, unless there is one; gives the one that counts."""
-
-        def decided(control: Control) -> Control:
-            made = control.decisions.get(turn, {})
-            if request in made:
-                return control
-            return replace(control, decisions={**control.decisions, turn: {**made, request: decision}})
-
-        control = await self._ask(key, decided)
-        self.tell(key, turn, control)
-        return control.decisions[turn][request]
+    async def decide(
+        self, key: SessionKey, turn: str, request: str, decision: Decision, control: Control | None
+    ) -> None:
+        """Writes a person's decision where the owner finds it. Raises Conflict where `control` stands no more: the
+        question may have been settled since that was read."""
+        expires_at = self._runtime.clock() + self._runtime.retention_ms
+        known = control or Control({}, expires_at=expires_at)
+        made = {**known.decisions.get(turn, {}), request: decision}
+        asked = replace(known, decisions={**known.decisions, turn: made}, expires_at=expires_at)
+        await answer(self._runtime.journal.commit, key, Commit(control=asked))
+        self.tell(key, turn, asked)
 
     async def _ask(self, key: SessionKey, change: Callable[[Control], Control]) -> Control:
         """Writes what is asked into `control`, the first of two that ask the same at once."""
