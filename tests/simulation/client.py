@@ -130,7 +130,7 @@ class Client:
 
     async def _connect(self, server: Server) -> None:
         turn = self._topic() if self._random.random() < 0.7 else None
-        start = turn is None and self._random.random() < 0.1
+        start = turn is None and not self._watch.expired and self._random.random() < 0.1
         asked: dict[str, Any] = {"cursor": self.cursor, "start": start, "turn": turn}
         self._watch.note(self.name, "asks", server.name, str(self.cursor), turn or "", "from start" if start else "")
         try:

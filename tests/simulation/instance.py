@@ -42,6 +42,8 @@ class Surroundings(Protocol):
     weather: Weather
     ever: list[Instance]
 
+    def strike_tool(self, instance: Instance) -> None: ...
+
 
 class Instance(Process):
     """One process with the whole of Legato. `number` says how many have run in its place."""
@@ -100,6 +102,7 @@ class Instance(Process):
         live = self.engine.live.get(KEY)
         own = live is not None and live.holding.live
         self._world.watch.enters(self.name, key, effect, own, asked)
+        self._world.strike_tool(self)
 
     def done(self, key: str, effect: str) -> None:
         self._world.watch.did(self.name, key, effect, self.just_thawed)

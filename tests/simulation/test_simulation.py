@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.world import run
+from simulation.run import run
 
 SEEDS = 2000
 BLOCK = 100

@@ -36,10 +36,12 @@ class Watch:
         self._questions: dict[str, tuple[str, str]] = {}
         self._granted: set[str] = set()
         self.over = False
-        self._expired: set[str] = set()
+        self.expired: set[str] = set()
         self._key = key
         self._time = time
         self._lease = lease
+        self._doomed = 0
+        self._decided: dict[tuple[str, str], bool] = {}
         self._leases: dict[int, int] = {}
         self._asked: dict[str, float] = {}
         self._written_at: list[float] = []
@@ -52,7 +54,7 @@ class Watch:
     def morning(self, seq: int) -> None:
         """Events have expired, those beyond `seq` with their positions: what they told is known from records alone."""
         self.note("morning; the journal ends at", seq, "of", len(self.log))
-        self._expired |= {record.turn for record in self.log}
+        self.expired |= {record.turn for record in self.log}
         del self.log[seq:], self._written_at[seq:], self.folds[seq + 1 :]
 
     def note(self, *what: object) -> None:
@@ -112,6 +114,10 @@ class Watch:
         self.holds(ended is None or not ended.ended, "nothing comes after a terminal event", record)
         fence = record.type in ("turn.started", "turn.resumed")
         self.holds(fence == (last is None or record.epoch != last.epoch), "an epoch begins with its fence", record)
+        doomed = self._doomed == record.epoch and record.type not in TERMINAL
+        self.holds(not doomed, "a turn that has cost three owners only ends", record)
+        if record.type == "turn.resumed" and record.fields()["attempt"] >= 3:
+            self._doomed = record.epoch
         if record.type == "turn.interrupted":
             self.holds(record.turn in self.cancelled, "no turn is interrupted that nobody cancelled", record.turn)
         event = record.decode()
@@ -130,8 +136,13 @@ class Watch:
             self.calls.add(self._tool_key(record.turn, fields["call"]))
         elif record.type == "approval.requested":
             self._questions[fields["request"]] = self._tool_key(record.turn, fields["call"]), fields["kind"]
-        elif record.type == "approval.resolved" and fields["approved"]:
-            key, kind = self._questions[fields["request"]]
+        elif record.type == "approval.resolved":
+            self._resolved(record.turn, fields["request"], fields["approved"])
+
+    def _resolved(self, turn: str, request: str, approved: bool) -> None:
+        self.decided(turn, request, approved)
+        if approved:
+            key, kind = self._questions[request]
             if kind == "in_doubt":
                 self.allowed[key] += 1
                 self.again[key] += 1
@@ -172,13 +183,18 @@ class Watch:
     def torn(self, who: str, key: str) -> None:
         self.holds(False, "a once tool that has begun is let finish", who, key)
 
+    def decided(self, turn: str, request: str, approved: bool) -> None:
+        """A person was told that this decision counts."""
+        counts = self._decided.setdefault((turn, request), approved)
+        self.holds(counts == approved, "the first decision counts", turn, request)
+
     # Readers.
 
     def shown(self, who: str, record: Record, state: SessionState) -> None:
         """What is not shown early is shown when it is durable, as it stands in the journal, with all that led to it."""
         stands = record.seq <= len(self.log) and self.log[record.seq - 1].data == record.data
         self.holds(stands, "what a reader is shown is in the journal", who, record)
-        same = not stands or bool(self._expired) or _same(self.folds[record.seq], state)
+        same = not stands or bool(self.expired) or _same(self.folds[record.seq], state)
         self.holds(same, "who was shown an event has what led to it", who, record, state)
 
     def shown_early(self, who: str, record: Record) -> None:
@@ -193,7 +209,7 @@ class Watch:
     def snapshot(self, who: str, state: SessionState) -> None:
         self.note(who, "is given the snapshot", str(state.cursor))
         known = state.cursor.seq < len(self.folds) and _same(self.folds[state.cursor.seq], state)
-        self.holds(known or bool(self._expired), "a snapshot is the fold of its events", who, state)
+        self.holds(known or bool(self.expired), "a snapshot is the fold of its events", who, state)
 
     def gone(self, who: str, turn: str | None) -> None:
         started = any(record.type == "turn.started" and record.turn == turn for record in self.log)
@@ -211,7 +227,7 @@ class Watch:
             if not ends or state is None:
                 continue
             self.holds(ends[0].type == f"turn.{record.status}", "completed is what turn.completed says", name, record)
-            if name in self._expired:
+            if name in self.expired:
                 continue
             told = record_of(state, origin_of(record), ends[0].seq, record.ended_at, record.expires_at)
             self.holds(told == record, "a turn's record says what the journal says", told, record)
@@ -240,7 +256,7 @@ class Watch:
 
     def caught_up(self, who: str, state: SessionState, fresh: SessionState) -> None:
         self.holds(_same(fresh, state), "a client's state is a fresh snapshot", who, state, fresh)
-        self.holds(bool(self._expired) or _same(self.folds[-1], state), "a client's state is the journal's", who, state)
+        self.holds(bool(self.expired) or _same(self.folds[-1], state), "a client's state is the journal's", who, state)
 
 
 def _same(one: SessionState, other: SessionState) -> bool:

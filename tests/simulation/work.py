@@ -146,15 +146,16 @@ def draw(random: Random) -> Plan:
 
 def _say(random: Random, agent: str) -> Act:
     kind: Literal["say", "step"] = "step" if agent == "hand" and random.random() < 0.5 else "say"
-    return Act(kind, random.randint(1, 8))
+    return Act(kind, random.randint(1, random.choice((3, 8, 30))))
 
 
 def _uses(random: Random) -> Act:
     times = [random.choice(DURATIONS) for _ in range(random.choice((1, 1, 2, 3)))]
+    tools = random.choice((TOOLS, TOOLS, (wire,)))
     uses = []
     for time in times:
         before = round(time * random.random(), 3)
-        uses.append(Use(random.choice(TOOLS).name, {"before": before, "after": round(time - before, 3)}))
+        uses.append(Use(random.choice(tools).name, {"before": before, "after": round(time - before, 3)}))
     return Act("use", 0, tuple(uses))
 
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import random as shared_random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import Context
 from itertools import count
 from random import Random
@@ -19,13 +15,13 @@ from legato.journal.wakeups import Marks, Waiters
 from legato.turn import restore
 from simulation.client import Client
 from simulation.instance import EPOCH_MS, KEY, Instance
-from simulation.loop import PROCESS, VirtualLoop, new_loop
+from simulation.loop import VirtualLoop, new_loop
 from simulation.network import Weather
 from simulation.store import Store
 from simulation.watch import Watch
 from simulation.work import Plan, draw
 
-SETTLED_SECONDS = 150.0
+SETTLED_SECONDS = 600.0
 
 
 class World:
@@ -159,8 +155,8 @@ class World:
 
     def _wake(self, sleeper: Instance) -> None:
         """One that has lost its turn goes on; one that has not would be past every bound of its turn: it dies."""
-        live, lease = sleeper.engine.live.get(KEY), self.store.of(KEY).lease
-        if live and lease and lease.epoch == live.holding.epoch and lease.expires_at:
+        lease = self.store.of(KEY).lease
+        if lease and lease.owner == sleeper.name and lease.expires_at:
             self._killed(sleeper)
         else:
             self._thaw(sleeper)
@@ -191,11 +187,12 @@ class World:
         self.watch.note("person", "decides", turn, request, approved, "at", instance.name)
         try:
             await instance.ask(instance.gateway.decide(KEY, turn, request, approved, None))
+            self.watch.decided(turn, request, approved)
         except (LegatoError, TimeoutError) as refused:
             self.watch.note("person", "is refused", repr(refused))
 
     async def _until_ended(self, turn: str) -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(1200):
             while not self._ended(turn):
                 await self._pause()
 
@@ -241,6 +238,13 @@ class World:
             victim = next(instance for instance in self.ever if instance.name == writer)
             if not victim.dead and not victim.standing:
                 self._stop(victim, self.random.choice(("freeze", "kill")), 12)
+
+    def strike_tool(self, instance: Instance) -> None:
+        """Now and then it hits who has just entered a tool."""
+        if self.faulting and self.random.random() < 0.08:
+            late = self.random.uniform(0, 2)
+            strike = self.random.choice((self._cut, self._cut, self._drain, self._killed))
+            self.loop.call_later(late, strike, instance, context=Context())
 
     def _frozen(self, victim: Instance) -> None:
         seconds = self.random.choice((0.5, 3.0, 16.0, 20.0, 40.0))
@@ -367,43 +371,3 @@ class World:
             for task in rest:
                 task.cancel()
             await asyncio.sleep(1)
-
-
-class _Complaints(logging.Handler):
-    """An error in the log is a fault that the engine did not expect; time that ran out while it stood is none."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__(logging.ERROR)
-        self._watch = watch
-
-    def emit(self, record: logging.LogRecord) -> None:
-        here = PROCESS.get()
-        thawed = isinstance(here, Instance) and here.just_thawed
-        self._watch.holds(thawed, "the engine is never surprised", record.getMessage(), record.exc_info)
-
-
-@contextmanager
-def _alone(seed: int, watch: Watch) -> Iterator[None]:
-    """What the engine shares with the rest of this process, for one world: chance, and the log."""
-    log, state = logging.getLogger("legato"), shared_random.getstate()
-    kept = log.level, log.propagate, log.handlers[:]
-    shared_random.seed(seed)
-    log.setLevel(logging.ERROR)
-    log.propagate, log.handlers = False, [_Complaints(watch)]
-    try:
-        yield
-    finally:
-        log.level, log.propagate, log.handlers = kept
-        shared_random.setstate(state)
-
-
-def run(seed: int) -> Watch:
-    """Plays one seed; `broken` of what it gives says which rules did not hold."""
-    world = World(seed)
-    with _alone(seed, world.watch):
-        try:
-            world.loop.run(world.play())
-        except (RuntimeError, TimeoutError) as stuck:
-            world.watch.holds(False, "everything comes to rest", repr(stuck))
-        world.close()
-    return world.watch
