@@ -151,7 +151,8 @@ async def _end(worker: Worker) -> None:
     """Returns when the worker has ended; one that is waited for no longer is killed."""
     worker.link.close()
     try:
-        await asyncio.wait_for(worker.process.wait(), worker.about["drain"] + END_SECONDS)
+        async with asyncio.timeout(worker.about["drain"] + END_SECONDS):
+            await worker.process.wait()
     except (TimeoutError, asyncio.CancelledError):
         _kill(worker.process)
         await worker.process.wait()

@@ -292,15 +292,17 @@ async def ended(*tasks: asyncio.Task[T]) -> None:
 
 
 async def together(tasks: Sequence[asyncio.Task[T]]) -> list[T]:
-    """What all of `tasks` give; when cancelled, cancels each and waits until each has ended."""
+    """What all of `tasks` give; when cancelled, cancels each and waits until each has ended. One failure is raised, and
+    none goes unseen."""
     try:
         await asyncio.wait(tasks)
     except asyncio.CancelledError:
         for task in tasks:
             task.cancel()
         await ended(*tasks)
-        for task in tasks:
-            if not task.cancelled():
-                task.exception()
         raise
+    finally:
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.exception()
     return [task.result() for task in tasks]

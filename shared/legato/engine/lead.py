@@ -47,7 +47,8 @@ class Lead:
             began = loop.time()
             self._let_go.clear()
             try:
-                await asyncio.wait_for(self._let_go.wait(), self._left)
+                async with asyncio.timeout(self._left):
+                    await self._let_go.wait()
             except TimeoutError:
                 self.slow = True
             finally:

@@ -207,7 +207,8 @@ class OpenTurn:
         self._calls.start_work()
         try:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._caught_up.wait(), CATCH_UP_SECONDS)
+                async with asyncio.timeout(CATCH_UP_SECONDS):
+                    await self._caught_up.wait()
         finally:
             self._calls.end_work()
         self._past.refuse(what)

@@ -73,7 +73,8 @@ class Engine:
         self._refuse_while_draining()
         task = self._spawn(self._start(key, replace(request, agent=name)))
         try:
-            return await asyncio.wait_for(asyncio.shield(task), 2 * ANSWER_SECONDS)
+            async with asyncio.timeout(2 * ANSWER_SECONDS):
+                return await asyncio.shield(task)
         except TimeoutError:
             raise JournalUnavailable("the journal does not answer; send the same request again") from None
 

@@ -71,6 +71,7 @@ async def persist(attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P
 async def answer(attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
     """`persist` for a request that somebody waits for: gives up after ANSWER_SECONDS with JournalUnavailable."""
     try:
-        return await asyncio.wait_for(persist(attempt, *args, **kwargs), ANSWER_SECONDS)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return await persist(attempt, *args, **kwargs)
     except TimeoutError:
         raise JournalUnavailable("the journal does not answer; send the same request again") from None

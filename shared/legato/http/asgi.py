@@ -141,7 +141,8 @@ class Incoming:
         body = bytearray()
         while len(body) < room and not self._ended:
             try:
-                message = await asyncio.wait_for(self.receive(), stalled)
+                async with asyncio.timeout(stalled):
+                    message = await self.receive()
             except TimeoutError:
                 raise Invalid("body", "the body broke off") from None
             if message["type"] == "http.disconnect":
