@@ -87,7 +87,7 @@ class Settings(BaseSettings):
     sweep_turns: Annotated[int, Field(gt=0, le=1000)] = 20
     sweep_seconds: Annotated[float, Field(gt=0, le=1700)] = 240
     partial: Literal["keep", "discard"] = "keep"
-    drain: Annotated[float, Field(ge=0, le=20)] = 5
+    drain: Annotated[float, Field(ge=0, le=6)] = 5
 
     input_bytes: Annotated[int, Field(gt=0, le=256 * 1024)] = 256 * 1024
     text_bytes: Annotated[int, Field(gt=0, le=512 * 1024)] = 512 * 1024
@@ -125,6 +125,7 @@ _LESS = (
     ("ping", "deadline"),
     ("lease", "turn_seconds"),
     ("hold_back_seconds", "turn_seconds"),
+    ("approval", "retention"),
 )
 """The first of two must be less than the second: else the one would always come first, and the other mean nothing."""
 

@@ -132,7 +132,7 @@ async def test_a_call_inside_a_step_is_refused(rig: Rig) -> None:
 
 
 async def test_a_call_beside_a_step_is_not_inside_it(rig: Rig) -> None:
-    """They run side by side as one step, and what follows is the next."""
+    """They run side by side, each under a number of its own, and what follows has the next."""
     called = asyncio.Event()
 
     async def agent(turn: Turn) -> None:
@@ -145,7 +145,7 @@ async def test_a_call_beside_a_step_is_not_inside_it(rig: Rig) -> None:
 
     records = await rig.instance(agent).play()
     assert types(records) == ["turn.started", "tool.call", "tool.result", "text.delta", "turn.completed"]
-    assert records[3].fields()["step"] == 2
+    assert records[3].fields()["step"] == 3
 
 
 async def test_a_step_that_raises_can_be_caught_and_the_turn_goes_on(rig: Rig) -> None:
@@ -262,7 +262,7 @@ async def test_parallel_calls_are_durable_together_before_any_starts(rig: Rig) -
 
 
 async def test_calls_are_named_by_step_and_number_and_know_their_key(rig: Rig) -> None:
-    """Calls side by side count up within a step; each step begins at one."""
+    """Calls made together count up within a step; each step has a number of its own and begins at one."""
     keys: list[str] = []
 
     @tool(effect="once")
@@ -275,7 +275,7 @@ async def test_calls_are_named_by_step_and_number_and_know_their_key(rig: Rig) -
         await turn.call(note)
 
     await rig.instance(agent).play()
-    assert sorted(keys) == [f"s1/t1/{call}" for call in ("1-1", "1-2", "2-1", "2-2", "3-1")]
+    assert sorted(keys) == [f"s1/t1/{call}" for call in ("1-1", "1-2", "2-1", "3-1", "4-1")]
 
 
 async def test_what_an_agent_leaves_running_adds_nothing_after_the_end(rig: Rig) -> None:

@@ -10,10 +10,10 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import JsonValue
 from pydantic_core import from_json, to_json, to_jsonable_python
@@ -25,7 +25,7 @@ from legato.engine.records import Origin
 from legato.engine.runtime import Runtime, persist
 from legato.engine.writer import Writer
 from legato.errors import ModelFailed, Refused, ToolFailed
-from legato.events import ReasoningDelta, StepRewound, TextDelta, Usage
+from legato.events import ReasoningDelta, StepRewound, TextDelta, ToolCall, Usage
 from legato.journal import Private, SessionKey
 from legato.text import Surrogates, brief, clean_json
 from legato.tools import Outcome, Tool
@@ -37,7 +37,16 @@ RETRY_SECONDS: Final = 0.5
 """The first pause before a step whose model failed for a moment is tried again; each further one is twice as long."""
 CATCH_UP_SECONDS: Final = 3.0
 """How long an agent that is entered again may take to ask for all that is recorded, once it asks for something else."""
-_INSIDE: ContextVar[str | None] = ContextVar("the step that runs in this task", default=None)
+
+
+class _Inside(NamedTuple):
+    """The step that runs in this task."""
+
+    name: str
+    number: int
+
+
+_INSIDE: ContextVar[_Inside | None] = ContextVar("the step that runs in this task", default=None)
 
 
 class OpenTurn:
@@ -57,15 +66,12 @@ class OpenTurn:
         self._past = past
         self._first = origin.first
         self._retry_of = origin.retry_of
-        self._at = past.front
+        self._next = past.front
         self._caught_up = asyncio.Event()
         self._look_back()
         self._room = _room(writer, runtime.settings.text_bytes)
         self._said = Surrogates()
         self._thought = Surrogates()
-        self._numbered = 0
-        self._running = 0
-        self._used = False
         self._over = False
         self._settling: set[asyncio.Task[Outcome]] = set()
         self._unsaved: list[Private] = []
@@ -132,10 +138,7 @@ class OpenTurn:
         """Runs tools side by side. All their `tool.call`s are durable in one Commit before any of them starts."""
         self._refuse_inside("turn.call", "call the tool outside it")
         self._refuse_when_over()
-        if not requests:
-            return []
-        with self._running_here():
-            return await self._make(requests)
+        return await self._make(requests, None) if requests else []
 
     async def step(self, name: str, work: Callable[[], Awaitable[Any]]) -> Any:
         """Does a named piece of work once; its result, as JSON, and what it says are durable before it returns."""
@@ -144,11 +147,11 @@ class OpenTurn:
         self._look_back()
         if known:
             return known.result
-        with self._running_here():
-            await self._begin(f"step {name!r}")
-            result = await self._work(name, work)
-            await self._writer.commit(private=self._take_unsaved(self._private(key, result)))
-            return result
+        await self._begin(f"step {name!r}")
+        number = self._number()
+        result = await self._work(name, number, work)
+        await self._writer.commit(private=self._take_unsaved(self._private(key, number, result)))
+        return result
 
     async def exchange(
         self, name: str, work: Callable[[], Awaitable[JsonValue]], calls: Callable[[JsonValue], Sequence[Call]]
@@ -157,21 +160,22 @@ class OpenTurn:
         self._refuse_inside(f"turn.exchange({name!r})", "put one after the other")
         key, known = self._past.step(name)
         self._look_back()
-        with self._running_here():
-            if known:
-                result = known.result
-            else:
-                await self._begin(f"step {name!r}")
-                result = await self._work(name, work)
-                self._unsaved.append(self._private(key, result))
-            requests = calls(result)
-            return result, await self._make(requests) if requests else []
+        number = None
+        if known:
+            result = known.result
+        else:
+            await self._begin(f"step {name!r}")
+            number = self._number()
+            result = await self._work(name, number, work)
+            self._unsaved.append(self._private(key, number, result))
+        requests = calls(result)
+        return result, await self._make(requests, number) if requests else []
 
     async def enter(self) -> None:
-        """Takes back what an earlier owner said behind the last piece that it recorded: that starts over."""
+        """Takes back what an earlier owner said in pieces that it did not record: they start over."""
         state = self._writer.state
         spoken = {part.step for part in (*state.draft, *state.reasoning)}
-        unfinished = sorted(step for step in spoken if step >= self._at)
+        unfinished = sorted(spoken - self._past.numbers)
         if unfinished:
             await self._writer.commit(*(StepRewound(step=step) for step in unfinished))
             self._room = _room(self._writer, self._runtime.settings.text_bytes)
@@ -187,9 +191,9 @@ class OpenTurn:
         await asyncio.gather(*self._settling, return_exceptions=True)
 
     def _refuse_inside(self, what: str, instead: str) -> None:
-        if step := _INSIDE.get():
+        if inside := _INSIDE.get():
             code = "call_in_step" if what == "turn.call" else "step_in_step"
-            raise Refused(code, f"{what} inside turn.step({step!r}): {instead}")
+            raise Refused(code, f"{what} inside turn.step({inside.name!r}): {instead}")
 
     def _refuse_when_over(self) -> None:
         if self._over:
@@ -215,9 +219,10 @@ class OpenTurn:
 
     # Calls.
 
-    async def _make(self, requests: Sequence[Call]) -> list[Outcome]:
+    async def _make(self, requests: Sequence[Call], number: int | None) -> list[Outcome]:
+        """`number` is that of the step that asked for them, which they share."""
         self.close_text()
-        intents = await self._durable(requests)
+        intents = await self._durable(requests, number)
         self._refuse_when_over()
         self._calls.start_work(len(intents))
         tasks = [asyncio.ensure_future(self._settle(intent)) for intent in intents]
@@ -227,20 +232,21 @@ class OpenTurn:
         finally:
             self._settling.difference_update(tasks)
 
-    async def _durable(self, requests: Sequence[Call]) -> list[Intent]:
-        intents, new = [], []
-        room = self._runtime.settings.result_bytes
+    async def _durable(self, requests: Sequence[Call], number: int | None) -> list[Intent]:
+        intents: list[Intent] = []
+        new: list[ToolCall] = []
+        at, room = number or self._next, self._runtime.settings.result_bytes
         for request in requests:
-            intent, is_new = self._calls.intend(request, self._at, self._numbered + 1, room)
+            intent, is_new = self._calls.intend(request, at, len(new) + 1, room)
             room -= cost(intent.call)
             intents.append(intent)
             if is_new:
-                self._numbered += 1
                 new.append(intent.call)
+        if new:
+            self._next = max(self._next, at + 1)
         self._look_back()
         if new:
             await self._begin(f"a call of {new[0].name!r} with these arguments")
-            self._used = True
             await self._writer.commit(*new, private=self._take_unsaved())
         return intents
 
@@ -252,20 +258,24 @@ class OpenTurn:
 
     # Steps.
 
-    async def _work(self, name: str, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
+    def _number(self) -> int:
+        """A number of its own for a step and the calls it asks for: what is said in it can be taken back alone."""
+        self._next += 1
+        return self._next - 1
+
+    async def _work(self, name: str, number: int, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
         """The result as it is recorded, so that an agent that is entered again is given the same."""
-        inside = _INSIDE.set(name)
-        self._used = True
+        inside = _INSIDE.set(_Inside(name, number))
         self._calls.start_work()
         try:
-            result = await self._patiently(work)
+            result = await self._patiently(number, work)
             self.close_text()
             return _as_recorded(name, result)
         finally:
             self._calls.end_work()
             _INSIDE.reset(inside)
 
-    async def _patiently(self, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
+    async def _patiently(self, number: int, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
         """Does the work again where the model says that it failed for the moment; what was said is taken back first."""
         pause = RETRY_SECONDS
         for _ in range(self._runtime.settings.model_retries):
@@ -275,20 +285,20 @@ class OpenTurn:
                 if not failed.retryable:
                     raise
                 log.warning("turn %s: the model failed and is asked again: %s", self.id, failed)
-                await self._rewind()
+                await self._rewind(number)
                 await asyncio.sleep(failed.retry_after or pause * random.uniform(0.5, 1.5))
                 pause *= 2
         return await work()
 
-    async def _rewind(self) -> None:
+    async def _rewind(self, number: int) -> None:
         self._said, self._thought = Surrogates(), Surrogates()
         state = self._writer.state
-        if any(part.step == self._at for part in (*state.draft, *state.reasoning)):
-            await self._writer.commit(StepRewound(step=self._at))
+        if any(part.step == number for part in (*state.draft, *state.reasoning)):
+            await self._writer.commit(StepRewound(step=number))
             self._room = _room(self._writer, self._runtime.settings.text_bytes)
 
-    def _private(self, key: str, result: JsonValue) -> Private:
-        text = text_of(Recorded(self._first, self._at, result))
+    def _private(self, key: str, number: int, result: JsonValue) -> Private:
+        text = text_of(Recorded(self._first, number, result))
         return Private(self.id, key, text, self._runtime.clock() + self._runtime.retention_ms)
 
     def _take_unsaved(self, *more: Private) -> tuple[Private, ...]:
@@ -312,19 +322,8 @@ class OpenTurn:
             raise Refused(
                 f"{what}_too_large", f"the turn's {what} is over its limit (LEGATO_TEXT_BYTES); end it earlier"
             )
-        self._writer.show(kind(step=self._at, text=text))
-
-    @contextmanager
-    def _running_here(self) -> Iterator[None]:
-        """While calls and steps run side by side, what is said belongs to one step; the next begins after the last."""
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if not self._running and self._used:
-                self._at += 1
-                self._numbered, self._used = 0, False
+        inside = _INSIDE.get()
+        self._writer.show(kind(step=inside.number if inside else self._next, text=text))
 
 
 def _room(writer: Writer, limit: int) -> dict[type[TextDelta | ReasoningDelta], int]:

@@ -54,8 +54,8 @@ class Past:
         self._asked: Counter[str] = Counter()
         self._diverged: str | None = None
         self.unsettled_once = {c.call for c in self._calls if c.effect == "once" and c.status == "running"}
-        numbers = [recorded.step for recorded in self._steps.values()] + [call.step for call in self._calls]
-        self.front = max(numbers, default=0) + 1
+        self.numbers = {recorded.step for recorded in self._steps.values()} | {call.step for call in self._calls}
+        self.front = max(self.numbers, default=0) + 1
 
     @property
     def left(self) -> bool:
