@@ -174,7 +174,7 @@ async def test_a_cancelled_turn_ends_as_interrupted_while_its_instance_drains(ri
 
 async def test_whoever_follows_another_instances_turn_is_sent_away_at_once(rig: Rig) -> None:
     """Though a turn of its own keeps this instance for a while."""
-    owner, other = rig.instance(speaking, **PATIENT), rig.instance(speaking, **PATIENT, drain=20)
+    owner, other = rig.instance(speaking, **PATIENT), rig.instance(speaking, **PATIENT, drain=6)
     await owner.start()
     await other.start(key=SessionKey("ann", "s2"))
     cursor = (await owner.shown("text.delta")).cursor
