@@ -94,7 +94,7 @@ async def wire(before: float, after: float, *, key: str) -> str:
 
 TOOLS: tuple[Tool, ...] = (lookup, slow, transfer, transfer, pay, wire)
 NAMED = {each.name: each for each in TOOLS}
-DURATIONS = (0.0, 0.05, 0.05, 0.4, 0.4, 1.5, 3.0, 12.0, 18.0, 22.0)
+DURATIONS = (0.0, 0.05, 0.05, 0.4, 0.4, 1.5, 3.0, 12.0, 18.0, 18.0, 22.0)
 
 
 class Use(NamedTuple):
@@ -154,7 +154,7 @@ def _uses(random: Random) -> Act:
     tools = random.choice((TOOLS, TOOLS, (wire,)))
     uses = []
     for time in times:
-        before = round(time * random.random(), 3)
+        before = round(time * random.choice((0.0, 0.95, random.random())), 3)
         uses.append(Use(random.choice(tools).name, {"before": before, "after": round(time - before, 3)}))
     return Act("use", 0, tuple(uses))
 

@@ -241,10 +241,9 @@ class World:
 
     def strike_tool(self, instance: Instance) -> None:
         """Now and then it hits who has just entered a tool."""
-        if self.faulting and self.random.random() < 0.08:
-            late = self.random.uniform(0, 2)
-            strike = self.random.choice((self._cut, self._cut, self._drain, self._killed))
-            self.loop.call_later(late, strike, instance, context=Context())
+        if self.faulting and self.random.random() < 0.12:
+            strike = self.random.choice((self._cut, self._cut, self._cut, self._drain, self._killed))
+            self.loop.call_later(self.random.uniform(0, 2), strike, instance, context=Context())
 
     def _frozen(self, victim: Instance) -> None:
         seconds = self.random.choice((0.5, 3.0, 16.0, 20.0, 40.0))
@@ -279,7 +278,7 @@ class World:
         self.loop.call_later(8.0, self._killed, victim, context=Context())
 
     def _cut(self, victim: Instance) -> None:
-        seconds = self.random.choice((1.0, 8.0, 20.0, 35.0))
+        seconds = self.random.choice((1.0, 8.0, 35.0, 35.0))
         self.watch.note(victim.name, "is cut off for", seconds)
         victim.network.cut = True
         self.loop.call_later(seconds, self._join, victim, context=Context())
