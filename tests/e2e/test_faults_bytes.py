@@ -82,7 +82,7 @@ async def test_a_stream_cut_inside_an_emoji_is_resumed_with_the_emoji_whole(duo:
     await duo.a.caller().begin(session, said, "t", agent="pieces")
     await duo.rest(duo.a, session, turn="t")
     whole = await duo.rest(duo.b, session, turn="t", **START)
-    overhead = 6000 - len((await cut_after(duo, session, 6000)).raw)  # a cut behind the opening, in what the emoji is in
+    overhead = 6000 - len((await cut_after(duo, session, 6000)).raw)  # behind the opening, in the emoji's own chunk
     for size in range(1, 5):
         end = whole.raw.rindex(f'"text":"a{EMOJI}'.encode()) + len('"text":"a') + size
         told = await cut_after(duo, session, end + overhead)
