@@ -72,6 +72,8 @@ class Turn(Protocol):
         """Does a named piece of work once: its result, as JSON gives it back, and what it says are durable before this
         returns.
 
+        Work that raises is not recorded: an agent that catches that and goes on cannot be entered again.
+
         It is told from others by its name and occurrence; of branches that run side by side each names its own, and
         says what it says in its steps. Where the work raises a retryable ModelFailed it is done again. Raises Refused
         inside a step, for a result that is not JSON, and (`agent_diverged`) for a step that an agent entered again did

@@ -1,4 +1,4 @@
-"""Turns of this instance: started, run to their end, taken over. A turn is a task of its own; no request owns it."""
+"""One turn that runs here: from its fence to its last events, a hand-back, or the loss of its lease."""
 
 from __future__ import annotations
 
