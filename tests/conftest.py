@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack
@@ -26,6 +27,11 @@ def _loopback_only(event: str, args: tuple[object, ...]) -> None:
 
 
 sys.addaudithook(_loopback_only)
+
+# What a shell starts in the background ignores Ctrl-C and, under nohup, the hang-up too; so would every process that
+# the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _why_no_emulator() -> str | None:
