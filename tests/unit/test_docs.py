@@ -55,6 +55,15 @@ def test_an_agent_of_the_readme_is_one(name: str, tmp_path: Path, monkeypatch: p
     assert load_agents(f"{name}:agent")
 
 
+async def test_what_the_wire_of_the_readme_has_done_is_known_after_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert await imported("steps", tmp_path).wire.function(20, key="s/t/1-1") == "wired 20"
+    afterwards = imported("steps", tmp_path).wire.reconcile
+    assert (afterwards("s/t/1-1"), afterwards("s/t/1-2")) == ("wired 20", None)
+
+
 async def test_the_asgi_application_of_the_readme_answers_under_its_path(tmp_path: Path) -> None:
     module = imported("app_asgi", tmp_path)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(module.app), base_url="http://app") as http:
