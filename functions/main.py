@@ -29,7 +29,7 @@ def _build() -> App:
 ASGI, FLASK = AsgiFace(_build), FlaskFace(_build)
 SWEEP = AsgiFace(_build, handle=handle_sweep)
 drain_under_uvicorn(SETTINGS.drain, ASGI, SWEEP)
-drain_under_gthread(FLASK, SETTINGS.drain)
+drain_under_gthread(SETTINGS.drain, FLASK)
 spare_under_gthread(FLASK)
 
 

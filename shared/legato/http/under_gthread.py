@@ -24,7 +24,7 @@ def spare_under_gthread(face: FlaskFace) -> None:
     ThreadWorker.init_process = init_process
 
 
-def drain_under_gthread(face: FlaskFace, seconds: float) -> None:
+def drain_under_gthread(seconds: float, face: FlaskFace) -> None:
     """A worker that this process becomes drains `face` at SIGTERM, `seconds` for the turns and a little more.
 
     It serves on meanwhile. Call this before the server starts: it wraps gunicorn's own handler, which overwrites any
