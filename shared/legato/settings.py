@@ -110,13 +110,17 @@ def read_settings() -> Settings:
     try:
         settings = Settings()
     except ValidationError as wrong:
-        lines = [f"LEGATO_{str(e['loc'][0]).upper()}={e['input']!r}: {e['msg']}" for e in wrong.errors()]
+        lines = [f"LEGATO_{str(e['loc'][0]).upper()}={e['input']!r}: {_expected(e['msg'])}" for e in wrong.errors()]
         raise SettingsError("; ".join(lines)) from None
     if lines := [*_misspelled(os.environ), *_contradictions(settings)]:
         raise SettingsError("; ".join(lines))
     if settings.auth == "dev" and settings.k_service:
         raise SettingsError("LEGATO_AUTH='dev': anyone could be anyone; it is refused where K_SERVICE is set")
     return settings
+
+
+def _expected(message: str) -> str:
+    return message.removeprefix("Value error, ")
 
 
 _LESS = (

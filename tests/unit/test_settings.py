@@ -26,6 +26,13 @@ def test_a_limit_that_no_store_can_keep_is_refused(name: str, value: int, monkey
         read_settings()
 
 
+@pytest.mark.parametrize("name", ["JOURNAL", "AUTH", "AGENT"])
+def test_a_bad_value_is_refused_with_what_was_expected_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"LEGATO_{name}", "what")
+    with pytest.raises(SettingsError, match=f"^LEGATO_{name}='what': expected "):
+        read_settings()
+
+
 @pytest.mark.parametrize(
     ("name", "value", "other"),
     [
