@@ -64,3 +64,10 @@ async def test_a_decision_against_the_one_that_counts_is_a_conflict(asked: Answe
 async def test_a_question_that_nobody_asked_is_not_found(asked: Answer, ann: Caller, session: str) -> None:
     answer = await decide(ann, session, "1-1-2", approved=True)
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+async def test_a_turn_that_has_ended_asks_nothing_any_more(ann: Caller, session: str) -> None:
+    async with ann.start(session, "/say 1", turn="t1") as stream:
+        await stream.rest()
+    answer = await decide(ann, session, approved=True)
+    assert (answer.status_code, answer.json()["code"]) == (409, "already_decided")
