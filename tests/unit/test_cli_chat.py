@@ -14,6 +14,7 @@ from rich.console import Console
 from client_play import ASKED, GOES_ON, PAYLOADS, TURN, Clockwork, client_of, closing, frames, log, looked
 from commands import until
 from legato import events
+from legato.client import LegatoClient
 from legato.terminal.chat import Answer, Chat
 from legato.terminal.lines import Lines
 from legato.terminal.screen import Screen
@@ -86,6 +87,15 @@ async def chatting(*script: Served, time: Clockwork | None = None) -> AsyncItera
 )
 def test_an_answer_is_yes_or_no_and_perhaps_a_note(line: str, answer: Answer | None) -> None:
     assert Answer.of(line) == answer
+
+
+async def test_what_is_said_after_a_ctrl_c_that_the_terminal_shows_begins_a_line() -> None:
+    written = io.StringIO()
+    screen = Screen(Console(file=written))
+    async with LegatoClient("http://127.0.0.1:1", "dev:me") as client:
+        assert not Chat(client, "s", screen, Lines(0), echo=False).interrupt()
+    screen.line("left")
+    assert written.getvalue() == "\nleft\n"
 
 
 async def test_a_question_is_answered_with_a_note_and_the_turn_goes_on() -> None:

@@ -106,6 +106,8 @@ class Chat:
 
     def interrupt(self) -> bool:
         """Asks for the running turn to be cancelled; False when none runs, or when that was asked before."""
+        if not self._echo:
+            self._screen.interrupted()
         turn = self._running.turn_id if self._running else None
         if turn is None or self._cancelling:
             return False

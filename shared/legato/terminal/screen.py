@@ -67,6 +67,10 @@ class Screen:
         """The terminal has shown the line that was typed, and its end, by itself."""
         self._open = False
 
+    def interrupted(self) -> None:
+        """The terminal has shown `^C` by itself, and no end of the line."""
+        self._open = True
+
     def _write(self, pieces: Iterable[Piece]) -> None:
         for kind, text in pieces:
             if kind in _RUNNING:
