@@ -174,7 +174,10 @@ async def _journal(key: SessionKey) -> None:
     finally:
         await store.close()
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    console.print(table(list(rows(standing, segments))))
+    with console.capture() as drawn:
+        console.print(table(list(rows(standing, segments))))
+    for line in drawn.get().removesuffix("\n").split("\n"):
+        _say(line.rstrip())
 
 
 def _require_file(url: str) -> None:
@@ -254,7 +257,8 @@ async def _demo(*, interactive: bool) -> None:
 
 async def _go_on(url: str, screen: Screen) -> None:
     screen.line(
-        '\nNow you, in the same session. Any words, or /say 50 10, /tool slow {"seconds": 5}, /think 5 ...', "bold"
+        '\nNow you, in the same session. Any words, or /say 50 10, /tool slow {"seconds": 5}, /tool wire {"amount": 5}',
+        "bold",
     )
     screen.line("Ctrl-C cancels a running turn, Ctrl-D leaves and ends the instances.", "dim")
     async with _client(url, TOKEN, None) as client:

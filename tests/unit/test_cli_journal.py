@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import re
 from pathlib import Path
@@ -98,6 +99,12 @@ def test_a_narrow_terminal_takes_from_the_last_column_alone() -> None:
     assert re.match(r"╶ +1 +1  \d\d:\d\d:\d\d\.\d{3}  t +turn\.started  input=x+…$", line.rstrip())
 
 
+async def kept(url: str, segment: Segment) -> None:
+    journal = open_journal(Settings(journal=url))
+    await journal.commit(SessionKey("me", "s"), Commit(segment=segment, head=HEAD))
+    await journal.close()
+
+
 async def test_both_stores_give_what_they_hold(journal_url: str) -> None:
     journal, key = open_journal(Settings(journal=journal_url)), SessionKey("me", "s")
     try:
@@ -116,3 +123,12 @@ def test_a_journal_that_is_not_there_is_not_created(tmp_path: Path, monkeypatch:
     assert answer.exit_code == 2
     assert "there is no such file" in answer.output
     assert not list(tmp_path.iterdir())
+
+
+def test_no_line_for_a_pipe_ends_in_blanks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/journal.sqlite"
+    monkeypatch.setenv("LEGATO_JOURNAL", url)
+    asyncio.run(kept(url, BEGUN))
+    lines = CliRunner().invoke(main, ["journal", "s"]).output.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert len(lines) == 3
