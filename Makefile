@@ -47,7 +47,7 @@ $(INSTALLED): pyproject.toml requirements.lock $(BROKEN)
 	  echo "Creating $(VENV) with $$found ..."; \
 	  "$$found" -m venv --clear $(VENV); \
 	fi
-	@echo "Installing the locked versions into $(VENV) ..."
+	@echo "Installing the locked versions into $(VENV): some 250 MB, which may take minutes ..."
 	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check -c requirements.lock setuptools
 	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check -c requirements.lock --no-build-isolation -e '.[dev]'
 	@: > $@
