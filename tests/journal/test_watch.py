@@ -166,3 +166,19 @@ async def test_a_stream_holds_so_many_targets_and_the_next_one_the_rest(
     assert [len(stream.targets) for stream in watch._streams] == [4, 3]
     await watch.close()
     assert await asyncio.gather(*waits) == [True] * 4
+
+
+async def test_a_target_that_is_waited_for_again_stays_though_nobody_did_at_the_last_tick(server: Listening) -> None:
+    watch = Watch(server, tick=0.01)  # type: ignore[arg-type]
+    left = asyncio.create_task(watch.wait(SESSION, asked(FAR), 30))
+    server.say(Change.CURRENT, (await server.until(1)).add_target.target_id)
+    (target,) = [target for target, _ in watch._targets.values()]
+    await settled(lambda: target.current)
+    left.cancel()
+    await settled(lambda: target.idle)
+    waiting = asyncio.create_task(watch.wait(SESSION, asked(FAR), 30))
+    await asyncio.sleep(0)
+    assert await watch.wait("in doubt, so woken at the next tick", asked(FAR), 30)
+    assert target in [kept for kept, _ in watch._targets.values()]
+    await watch.close()
+    assert await waiting

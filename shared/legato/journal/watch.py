@@ -77,12 +77,12 @@ class Watch:
         targets = [self._target(aim) for aim in wanted]
         for target in targets:
             target.users += 1
+            target.idle = False
         try:
             yield targets
         finally:
             for target in targets:
                 target.users -= 1
-                target.idle = False
 
     def _target(self, aim: Aim) -> Target:
         if aim not in self._targets:
