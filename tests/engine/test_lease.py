@@ -11,6 +11,8 @@ import pytest
 from engine.rig import KEY, PATIENCE, Fault, Gate, Instance, Puppet, Rig, eventually, nth, types, unbroken
 from legato import tool
 from legato.agents import Turn
+from legato.errors import JournalRejected
+from legato.journal import SessionKey, TurnRecord
 
 LATER = 3600
 
@@ -286,6 +288,20 @@ async def test_a_takeover_survives_the_failure_of_any_of_its_calls(rig: Rig, fau
     await other.engine.take_over(KEY)
     assert (await other.ended()).output == "again"
     assert types(await other.stored()) == WHOLE
+
+
+async def test_a_takeover_that_nobody_waits_for_says_in_the_log_why_it_failed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = await abandoned(rig, "text")
+    monkeypatch.setattr(other.journal, "turn", refusing)
+    other.engine.adopt(KEY)
+    await eventually(lambda: "session s1 of ann cannot be taken over" in caplog.text)
+    assert "not allowed" in caplog.text
+
+
+async def refusing(key: SessionKey, turn: str) -> TurnRecord | None:
+    raise JournalRejected("not allowed")
 
 
 async def test_who_follows_an_abandoned_turn_takes_it_over(rig: Rig) -> None:

@@ -101,8 +101,8 @@ class Engine:
             self._taking.discard(key)
 
     def adopt(self, key: SessionKey) -> None:
-        """`take_over` without waiting for it."""
-        self._spawn(self.take_over(key))
+        """`take_over` without waiting for it; what ends it is logged."""
+        self._spawn(self._adopt(key))
 
     def leaves(self, key: SessionKey) -> bool:
         """This instance drains, and no turn of this session runs here that its readers may still see the end of."""
@@ -280,7 +280,13 @@ class Engine:
             if self.live.get(live.key) is live:
                 del self.live[live.key]
         if live.writer.state.status == "waiting":  # what it waits for may have come while it was put to rest
-            await self.take_over(live.key)
+            await self._adopt(live.key)
+
+    async def _adopt(self, key: SessionKey) -> None:
+        try:
+            await self.take_over(key)
+        except Exception:
+            log.exception("session %s of %s cannot be taken over", key.session, key.uid)
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
