@@ -129,6 +129,7 @@ _LESS = (
     ("ping", "deadline"),
     ("lease", "turn_seconds"),
     ("hold_back_seconds", "turn_seconds"),
+    ("turn_seconds", "retention"),
     ("approval", "retention"),
 )
 """The first of two must be less than the second: else the one would always come first, and the other mean nothing."""

@@ -43,6 +43,8 @@ def test_a_bad_value_is_refused_with_what_was_expected_alone(name: str, monkeypa
         ("HOLD_BACK_SECONDS", "21600", "TURN_SECONDS"),
         ("TURN_SECONDS", "43201", "TTL"),
         ("TTL", "43199", "TURN_SECONDS"),
+        ("RETENTION", "21600", "TURN_SECONDS"),
+        ("RETENTION", "86400", "APPROVAL"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_by_both_names(
