@@ -15,10 +15,12 @@ import flask
 import httpx
 import pytest
 
+from legato import errors
 from legato.app import load_agents
 from legato.cli import main
 from legato.client import LegatoClient
 from legato.dev.supervisor import Dev
+from legato.http.problems import status_of
 from legato.settings import Settings
 from legato.turn import TRANSITIONS
 
@@ -130,6 +132,18 @@ def test_the_reducers_table_in_the_protocol_is_its_table() -> None:
             named = [kind for kind in TRANSITIONS["streaming"] if any(fnmatch(kind, pattern) for pattern in patterns)]
             said[status] |= dict.fromkeys(named, becomes)
     assert said == TRANSITIONS
+
+
+def test_every_error_that_answers_a_request_is_in_the_protocol_with_its_status() -> None:
+    paragraph = re.findall(r"^Codes: .*?\n\n", PROTOCOL, re.MULTILINE | re.DOTALL)[0]
+    said = {
+        (code, int(status))
+        for codes, status in re.findall(r"(.*?)\b([45]\d\d)\b", paragraph, re.DOTALL)
+        for code in re.findall(r"`(\w+)`", codes)
+    }
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.LegatoError)]
+    answers = {(kind.code, status_of(kind.__new__(kind))) for kind in kinds}
+    assert {(code, status) for code, status in answers if status != 500} <= said
 
 
 def test_every_test_that_the_protocol_names_exists() -> None:
