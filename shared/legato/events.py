@@ -266,9 +266,7 @@ class Record(NamedTuple):
 
     def decode(self) -> Event:
         """Parses the whole line. Raises pydantic.ValidationError when a known type has a wrong payload."""
-        fields = self.fields()
-        seq, epoch, turn, at = (fields.pop(name) for name in ("seq", "epoch", "turn", "at"))
-        return Event(seq, epoch, turn, at, _PAYLOAD.validate_python(fields))
+        return Event.of(self.fields())
 
 
 _ENVELOPE: Final = re.compile(r'\{"seq":(\d+),"epoch":(\d+),"turn":"([\w-]+)","at":\d+,"type":"([\w.-]+)"', re.ASCII)

@@ -21,9 +21,8 @@ def as_agent(thing: object) -> AgentFunction:
     """The agent that `thing` is.
 
     An async function (or an object whose call is one, such as an Agent) is given the turn, and text that it returns is
-    said as if by `turn.text`. A generator function yields
-    text; its parameter, if it has one, is the turn where it is named `turn` or annotated `Turn`, else the turn's input.
-    Raises TypeError for anything else.
+    said as if by `turn.text`. A generator function yields text; its parameter, if it has one, is the turn where it is
+    named `turn` or annotated `Turn`, else the turn's input. Raises TypeError for anything else.
     """
     if not callable(thing) or isinstance(thing, type):
         raise TypeError(f"{thing!r} is no agent: {_EXPECTED}")

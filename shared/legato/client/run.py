@@ -34,7 +34,7 @@ class Means:
     max_bytes: int
     clock: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
-    random: Callable[[], float]
+    chance: Callable[[], float]
     save: Callable[[SessionState, Sent | None], None]
 
 
@@ -106,7 +106,7 @@ class Run:
             async with aclosing(self._attempt(plan, link)) as attempt:
                 async for update in attempt:
                     yield update
-            link, plan = link.after(self._outcome, self._means.timing, self._means.clock(), self._means.random())
+            link, plan = link.after(self._outcome, self._means.timing, self._means.clock(), self._means.chance())
             if self._show(plan.status, plan.action):
                 yield Update(self.status, self.state, action=self.action)
         await self._finish(plan)

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from legato.errors import Conflict, JournalRejected, JournalUnavailable, LeaseLost
 from legato.journal import (
+    PAGE,
     READ_BYTES,
     Commit,
     Control,
@@ -141,7 +142,7 @@ class FirestoreJournal:
         (found,) = await self._rpc.get(self._name(key, CONTROL))
         return docs.control_of(*_read(found)) if found else None
 
-    async def read(self, key: SessionKey, since: int, now: int, limit: int = 1000) -> list[Segment]:
+    async def read(self, key: SessionKey, since: int, now: int, limit: int = PAGE) -> list[Segment]:
         query = wire.select(self._name(key), "journal", "last", limit + PARTS, at_least=since)
         documents: list[docs.Fields] = []
         page = Page(limit)

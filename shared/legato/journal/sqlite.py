@@ -19,6 +19,7 @@ import aiosqlite
 
 from legato.errors import JournalRejected, LegatoError
 from legato.journal import (
+    PAGE,
     Commit,
     Control,
     Head,
@@ -107,7 +108,7 @@ class SqliteJournal:
         found = await self._fetch(writes.select(CONTROLS), key)
         return CONTROLS.of(found[0]) if found else None
 
-    async def read(self, key: SessionKey, since: int, now: int, limit: int = 1000) -> list[Segment]:
+    async def read(self, key: SessionKey, since: int, now: int, limit: int = PAGE) -> list[Segment]:
         page, count = Page(limit), min(limit, READ_ROWS)
         while not page.full:
             found = await self._fetch(rows.SEGMENTS, (*key, since, now, *key, since, count))

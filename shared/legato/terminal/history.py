@@ -23,7 +23,6 @@ from legato.events import (
 from legato.journal import Journal, Segment, SessionKey, Standing
 from legato.terminal.view import in_words, printable
 
-PAGE: Final = 1000
 MARKS: Final = ("╶", "╭", "│", "╰")
 """An event alone in its segment; the first, a middle and the last one of several."""
 
@@ -50,7 +49,7 @@ async def stored(journal: Journal, key: SessionKey, now: int) -> tuple[Standing,
     if standing.head is None:
         raise NotFound(f"the journal knows no session {key.session!r} of {key.uid!r}")
     segments: list[Segment] = []
-    while page := await journal.read(key, segments[-1].last + 1 if segments else 1, now, PAGE):
+    while page := await journal.read(key, segments[-1].last + 1 if segments else 1, now):
         segments += page
     return standing, segments
 
