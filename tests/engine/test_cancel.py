@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from engine.payment import Payment
 from engine.rig import KEY, PATIENCE, Instance, Puppet, Rig, ends, eventually, types
 from legato import Agent, tool
 from legato.agents import AgentFunction, Call, Turn
@@ -84,26 +85,20 @@ async def test_a_tool_that_may_run_again_is_torn_down(rig: Rig, effect: str) -> 
 
 async def test_a_running_once_tool_finishes_and_its_result_comes_before_the_end(rig: Rig) -> None:
     """Beside it a tool that only reads is torn down."""
-    entered, going = asyncio.Event(), asyncio.Event()
-
-    @tool(effect="once")
-    async def pay() -> str:
-        entered.set()
-        await going.wait()
-        return "paid"
+    payment = Payment()
 
     @tool(effect="read")
     async def look() -> None:
         await asyncio.Event().wait()
 
-    instance = rig.instance(calling(pay, look))
+    instance = rig.instance(calling(payment.tool, look))
     await instance.start()
-    await asyncio.wait_for(entered.wait(), PATIENCE)
+    await payment.entered()
     await cancel(instance)
     client = await instance.follow(start=True)
     await client.pinged()
     assert "turn.interrupted" not in client.kinds
-    going.set()
+    payment.going.set()
     record = await instance.ended()
     assert types(await instance.stored())[1:] == ["tool.call", "tool.call", "tool.result", "turn.interrupted"]
     assert [(state.name, state.status) for state in record.tools] == [("pay", "ok"), ("look", "unsettled")]

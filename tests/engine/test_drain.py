@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from engine.payment import Payment
 from engine.rig import KEY, PATIENCE, Client, Gate, Instance, Puppet, Rig, eventually, nth, types
 from legato.agents import Call, Turn
 from legato.engine.drain import LAST_SECONDS, RELEASE_SECONDS
@@ -97,27 +98,11 @@ async def test_a_tool_that_may_run_again_is_torn_down_and_its_call_left_unsettle
     assert (await lease_of(instance)).expires_at == 0
 
 
-class Payment:
-    """A `once` tool that pays when it is told to."""
-
-    def __init__(self) -> None:
-        self.entered, self.going = asyncio.Event(), asyncio.Event()
-
-    async def agent(self, turn: Turn) -> None:
-        @tool(effect="once")
-        async def pay() -> str:
-            self.entered.set()
-            await self.going.wait()
-            return "paid"
-
-        await turn.call(pay)
-
-
 async def test_the_lease_is_not_released_before_a_running_once_tool_is_recorded(rig: Rig) -> None:
     payment = Payment()
     instance = rig.instance(payment.agent, drain=0)
     await instance.start()
-    await asyncio.wait_for(payment.entered.wait(), PATIENCE)
+    await payment.entered()
     client = await instance.follow(start=True)
     draining = asyncio.create_task(instance.gateway.drain())
     await client.end()
@@ -138,7 +123,7 @@ async def test_the_lease_of_a_once_tool_that_outlasts_its_instance_is_left_to_ex
     payment = Payment()
     instance = rig.instance(payment.agent, drain=0)
     await instance.start()
-    await asyncio.wait_for(payment.entered.wait(), PATIENCE)
+    await payment.entered()
     await instance.gateway.drain()
     assert (await lease_of(instance)).expires_at > instance.clock()
     payment.going.set()

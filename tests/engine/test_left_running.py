@@ -7,7 +7,8 @@ from typing import Literal
 
 import pytest
 
-from engine.rig import KEY, PATIENCE, Rig, eventually, types
+from engine.payment import Payment
+from engine.rig import KEY, Rig, eventually, types
 from legato import tool
 from legato.agents import Call, Turn
 from legato.errors import Refused, ToolFailed
@@ -27,18 +28,12 @@ async def broken() -> None:
 
 @pytest.mark.parametrize("end", ENDS)
 async def test_a_once_tool_whose_agent_ended_is_let_finish_and_recorded_before_the_end(rig: Rig, end: End) -> None:
-    entered, going = asyncio.Event(), asyncio.Event()
+    payment = Payment()
     left: list[asyncio.Task[object]] = []
 
-    @tool(effect="once")
-    async def pay() -> str:
-        entered.set()
-        await going.wait()
-        return "paid"
-
     async def agent(turn: Turn) -> None:
-        left.append(asyncio.ensure_future(turn.call(pay)))
-        await entered.wait()
+        left.append(asyncio.ensure_future(turn.call(payment.tool)))
+        await payment.entered()
         if end == "fails":
             await turn.call(broken)
         if end == "is cancelled":
@@ -46,13 +41,13 @@ async def test_a_once_tool_whose_agent_ended_is_let_finish_and_recorded_before_t
 
     instance = rig.instance(agent)
     await instance.start()
-    await asyncio.wait_for(entered.wait(), PATIENCE)
+    await payment.entered()
     if end == "is cancelled":
         await instance.gateway.cancel(KEY, "t1", "enough", "ann")
     client = await instance.follow(start=True)
     await client.pinged(2)
     assert ENDS[end] not in client.kinds
-    going.set()
+    payment.going.set()
     record = await instance.ended()
     assert types(await instance.stored())[-2:] == ["tool.result", ENDS[end]]
     assert (record.tools[0].name, record.tools[0].status) == ("pay", "ok")
@@ -60,22 +55,16 @@ async def test_a_once_tool_whose_agent_ended_is_let_finish_and_recorded_before_t
 
 async def test_one_of_two_gathered_calls_fails_and_the_other_is_recorded(rig: Rig) -> None:
     """The way most would write it: `gather` raises at the first failure and leaves the rest running."""
-    entered, going = asyncio.Event(), asyncio.Event()
-
-    @tool(effect="once")
-    async def pay() -> str:
-        entered.set()
-        await going.wait()
-        return "paid"
+    payment = Payment()
 
     async def agent(turn: Turn) -> None:
-        await asyncio.gather(turn.call(pay), turn.call(broken))
+        await asyncio.gather(turn.call(payment.tool), turn.call(broken))
 
     instance = rig.instance(agent)
     await instance.start()
-    await asyncio.wait_for(entered.wait(), PATIENCE)
+    await payment.entered()
     await instance.shown("tool.result")
-    going.set()
+    payment.going.set()
     record = await instance.ended()
     assert record.status == "failed"
     assert [(state.name, state.status) for state in record.tools] == [("pay", "ok"), ("broken", "error")]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.rig import KEY, PATIENCE, Client, Puppet, Rig, ends, types, unbroken
-from legato import tool
+from engine.payment import Payment
+from engine.rig import KEY, Client, Puppet, Rig, ends, types, unbroken
 from legato.agents import Turn
 from legato.errors import InputTooLarge, Invalid, JournalUnavailable, SessionBusy, TurnConflict
 from legato.events import Event, TextDelta
@@ -88,23 +88,14 @@ async def test_a_new_turn_can_replace_the_active_one(rig: Rig, where: str) -> No
 async def test_a_new_turn_waits_for_a_once_tool_only_so_long(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """What may not be torn down is let finish; the request is told who is in the way, and its turn never begins."""
     monkeypatch.setattr("legato.engine.run.ANSWER_SECONDS", 0.3)
-    entered, going = asyncio.Event(), asyncio.Event()
-
-    @tool(effect="once")
-    async def pay() -> None:
-        entered.set()
-        await going.wait()
-
-    async def paying(turn: Turn) -> None:
-        await turn.call(pay)
-
-    owner = rig.instance(paying)
+    payment = Payment()
+    owner = rig.instance(payment.agent)
     await owner.start()
-    await asyncio.wait_for(entered.wait(), PATIENCE)
+    await payment.entered()
     with pytest.raises(SessionBusy) as busy:
         await owner.start(turn="t2", if_active="interrupt")
     assert busy.value.turn == "t1"
-    going.set()
+    payment.going.set()
     assert (await owner.ended()).status == "interrupted"
     assert types(await owner.stored()) == ["turn.started", "tool.call", "tool.result", "turn.interrupted"]
 

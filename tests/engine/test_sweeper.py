@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from engine.payment import Payment
 from engine.rig import KEY, PATIENCE, Gate, Instance, Rig, ends, eventually, nth, types, unbroken
 from legato import Agent, tool
 from legato.agents import Turn
@@ -152,26 +153,20 @@ async def test_a_turn_that_is_out_of_time_goes_on_in_the_next_sweep_as_if_its_ow
 
 
 async def test_a_once_tool_that_runs_is_let_finish_before_its_turn_is_handed_back(rig: Rig) -> None:
-    entered, going = asyncio.Event(), asyncio.Event()
-
-    @tool(effect="once")
-    async def pay() -> str:
-        entered.set()
-        await going.wait()
-        return "paid"
+    payment = Payment()
 
     async def agent(turn: Turn) -> None:
-        await turn.call(pay)
+        await turn.call(payment.tool)
         await asyncio.Event().wait()
 
     await abandoned(rig, KEY)
     sweeper = later(rig, agent, sweep_seconds=0.1)
     sweeping = asyncio.create_task(swept(sweeper))
-    await asyncio.wait_for(entered.wait(), PATIENCE)
+    await payment.entered()
     live = sweeper.live()
     await eventually(lambda: live._handed_back)
     assert (await standing_of(sweeper)).owned(sweeper.clock())
-    going.set()
+    payment.going.set()
     assert await sweeping == Swept(found=1, handed_back=1)
     assert types(await sweeper.stored())[-1] == "tool.result"
 
