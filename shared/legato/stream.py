@@ -36,8 +36,14 @@ class Looks:
     def start(self, look: Coroutine[Any, Any, Batch | None]) -> asyncio.Task[Batch | None]:
         task = asyncio.create_task(look)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Batch | None]) -> None:
+        """Whoever waited for it may have left: then nobody asks how it ended."""
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()
 
     def break_off(self) -> None:
         for task in self._running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import aclosing
 
 import pytest
@@ -12,7 +13,9 @@ from legato import sse, tool
 from legato.agents import Turn
 from legato.errors import JournalUnavailable
 from legato.events import TERMINAL, Cursor
+from legato.follow import Batch
 from legato.journal import SessionKey
+from legato.stream import Looks
 
 
 @tool(effect="read")
@@ -183,6 +186,18 @@ async def test_a_stream_pings_while_the_journal_does_not_answer_and_then_goes_on
     await rest.until("turn.completed")
     await rest.leave()
     assert (len(await whole.end()), len(rest.messages)) == (EVENTS, EVENTS - 3)
+
+
+async def test_a_look_that_fails_once_its_client_has_left_is_no_unseen_failure() -> None:
+    unseen: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
+
+    async def fails() -> Batch | None:
+        raise JournalUnavailable("away")
+
+    await asyncio.wait([Looks().start(fails())])
+    gc.collect()
+    assert unseen == []
 
 
 async def test_a_stream_closes_at_its_deadline(rig: Rig) -> None:
