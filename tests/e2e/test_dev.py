@@ -15,6 +15,7 @@ import pytest
 
 from commands import Command, until
 from harness.caller import Caller
+from legato.dev.supervisor import Dev
 
 
 def url_of(dev: Command) -> str:
@@ -68,6 +69,16 @@ async def test_a_killed_worker_is_replaced_and_said_so_in_one_line(dev: Command)
     output = await dev.says(f"worker {killed} was ended by SIGKILL; starting another", within=5)
     assert len(output.splitlines()) == lines + 1
     await until(lambda: len(set(workers_of(dev)) - before) == 1, within=5)
+
+
+async def test_a_worker_that_the_machine_cannot_start_is_tried_again(sqlite_url: str) -> None:
+    env, said = {**os.environ, "LEGATO_JOURNAL": sqlite_url}, list[str]()
+    async with asyncio.timeout(60), Dev(0, 1, env, said.append) as dev:
+        env["TOO_LONG_FOR_A_PROCESS"] = "x" * 2**20
+        os.kill(dev.workers[0].pid, signal.SIGKILL)
+        await until(lambda: any("no worker could be started" in line for line in said), within=10)
+        del env["TOO_LONG_FOR_A_PROCESS"]
+        await until(lambda: bool(dev.workers), within=20)
 
 
 async def test_a_connection_goes_to_a_living_worker_while_another_is_dead(dev: Command) -> None:

@@ -109,7 +109,7 @@ class Dev:
             started = clock()
             try:
                 await self._start(number)
-            except CannotStart as reason:
+            except (CannotStart, OSError) as reason:
                 self._workers[number] = None
                 self._say(f"no worker could be started: {reason}; trying again")
 
