@@ -85,6 +85,21 @@ async def test_a_new_turn_can_replace_the_active_one(rig: Rig, where: str) -> No
     assert types(await owner.stored())[:3] == ["turn.started", "turn.interrupted", "turn.started"]
 
 
+async def test_a_new_turn_reads_next_to_nothing_while_it_waits_for_the_one_in_its_way(rig: Rig) -> None:
+    payment = Payment()
+    instance = rig.instance(payment.agent)
+    await instance.start()
+    await payment.entered()
+    client = await instance.follow(start=True)
+    instance.journal.calls.clear()
+    starting = asyncio.create_task(instance.start(turn="t2", if_active="interrupt"))
+    await client.pinged(2)
+    assert not starting.done()
+    payment.going.set()
+    await starting
+    assert instance.journal.calls.count("standing") <= 4
+
+
 async def test_a_new_turn_waits_for_a_once_tool_only_so_long(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """What may not be torn down is let finish; the request is told who is in the way, and its turn never begins."""
     monkeypatch.setattr("legato.engine.run.ANSWER_SECONDS", 0.3)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import JsonValue
 
@@ -19,14 +19,17 @@ from legato.engine.live import Body, LiveTurn
 from legato.engine.past import Past
 from legato.engine.records import Origin, origin_of, record_of
 from legato.engine.recovery import recover
-from legato.engine.runtime import ANSWER_SECONDS, Runtime, answer, persist
+from legato.engine.runtime import ANSWER_SECONDS, PAUSE_SECONDS, Runtime, answer, persist
 from legato.errors import Conflict, Draining, Invalid, JournalUnavailable, SessionBusy, TurnConflict
 from legato.events import Payload, TurnFailed, TurnResumed, TurnStarted
 from legato.journal import ActiveTurn, Cancel, Commit, Control, Decision, SessionKey, Standing, TurnRecord
+from legato.journal.wakeups import NEVER
 from legato.turn import TurnState, advance
 
 log = logging.getLogger("legato.engine")
 T = TypeVar("T")
+LOOK_SECONDS: Final = 0.5
+"""How long a start does not look whether the turn in its way has lost its owner, when the journal tells of nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +154,15 @@ class Engine:
             raise Draining("this instance is about to end and takes no new turns; send the same request again")
 
     async def _make_way(self, key: SessionKey, active: ActiveTurn) -> None:
-        """Asks what stands in the way of a new turn to end, and gives it a moment."""
+        """Asks what stands in the way of a new turn to end; returns when it may have, or soon."""
+        journal = self._runtime.journal
         await self.cancel(key, active.id, "replaced by another turn", key.uid)
-        if self.needs_owner(await answer(self._runtime.journal.standing, key)):
+        standing = await answer(journal.standing, key)
+        if self.needs_owner(standing):
             await self.take_over(key)
-        await asyncio.sleep(0.05)
+            await asyncio.sleep(PAUSE_SECONDS)
+        elif standing.head and standing.head.turn == active:
+            await journal.wait(key, NEVER, standing.head.version, LOOK_SECONDS)
 
     async def cancel(self, key: SessionKey, turn: str, reason: str, by: str) -> None:
         """Asks for a turn's end in `control`, where its owner sees it wherever it runs; if that is here, tells it."""
