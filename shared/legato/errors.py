@@ -92,10 +92,14 @@ class Invalid(LegatoError):
 
 
 class NotFound(LegatoError):
+    """There is nothing of this name below the caller's principal, or never was."""
+
     code = "not_found"
 
 
 class Unauthorized(LegatoError):
+    """The request says not, or not credibly, who calls: ask again with a token that counts."""
+
     code = "unauthorized"
 
 

@@ -43,6 +43,9 @@ class Decided:
 
 
 class Gateway:
+    """One instance as requests see it. Its methods raise what `errors` lists for requests, above all
+    JournalUnavailable."""
+
     def __init__(self, runtime: Runtime, engine: Engine) -> None:
         self._runtime = runtime
         self._engine = engine

@@ -23,8 +23,8 @@ log = logging.getLogger("legato.sweeper")
 HAND_BACK_SECONDS: Final = 30.0
 """How long a sweep that is out of time waits until its turns have been handed back, above all for `once` tools."""
 
-Outcome = Literal["ended", "waiting", "handed_back", "lost", "elsewhere", "refused"]
-_OUTCOMES: Final[dict[str | None, Outcome]] = {"ended": "ended", "suspended": "waiting", "draining": "handed_back"}
+Fate = Literal["ended", "waiting", "handed_back", "lost", "elsewhere", "refused"]
+_FATES: Final[dict[str | None, Fate]] = {"ended": "ended", "suspended": "waiting", "draining": "handed_back"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class Sweeper:
 
     async def _work(self, sweep: _Sweep) -> None:
         while key := await sweep.next():
-            sweep.outcomes[await self._go_on(key, sweep.until)] += 1
+            sweep.fates[await self._go_on(key, sweep.until)] += 1
 
-    async def _go_on(self, key: SessionKey, until: float) -> Outcome:
+    async def _go_on(self, key: SessionKey, until: float) -> Fate:
         try:
             live = await self._engine.take_over(key)
         except Exception:
@@ -92,7 +92,7 @@ class Sweeper:
             return "refused"
         return await self._see_off(live, until) if live else "elsewhere"
 
-    async def _see_off(self, live: LiveTurn, until: float) -> Outcome:
+    async def _see_off(self, live: LiveTurn, until: float) -> Fate:
         """Returns when this instance has nothing to do with the turn any more, which it gives back when time is up."""
         try:
             async with asyncio.timeout_at(until):
@@ -103,7 +103,7 @@ class Sweeper:
         again = self._engine.live.get(live.key)
         if again and again.id == live.id:  # it waited, and what it waited for had come
             return await self._see_off(again, until)
-        return _OUTCOMES.get(live.writer.feed.closed, "lost")
+        return _FATES.get(live.writer.feed.closed, "lost")
 
 
 class _Sweep:
@@ -111,7 +111,7 @@ class _Sweep:
 
     def __init__(self, runtime: Runtime, engine: Engine, until: float) -> None:
         self.until = until
-        self.outcomes: Counter[str] = Counter()
+        self.fates: Counter[str] = Counter()
         self._runtime = runtime
         self._engine = engine
         self._looking = asyncio.Lock()
@@ -146,8 +146,8 @@ class _Sweep:
         return bool(self._left)
 
     def told(self, seconds: float) -> Swept:
-        running = self._found - self.outcomes.total()
-        return Swept(self._found, **self.outcomes, running=running, seconds=round(seconds, 3))
+        running = self._found - self.fates.total()
+        return Swept(self._found, **self.fates, running=running, seconds=round(seconds, 3))
 
     @property
     def _late(self) -> bool:

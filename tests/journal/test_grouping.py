@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from legato.errors import JournalRejected, JournalUnavailable
-from legato.journal.grouping import Grouping, Outcome
+from legato.journal.grouping import Grouping, Written
 
 
 class Store:
@@ -23,7 +23,7 @@ class Store:
         self.mute: int | None = None
         self.writes = Grouping(self.send, in_flight=in_flight, max_writes=max_writes, max_bytes=100, spacing=spacing)
 
-    async def send(self, group: list[int]) -> Sequence[Outcome]:
+    async def send(self, group: list[int]) -> Sequence[Written]:
         self.groups.append(group)
         self.running += 1
         self.most = max(self.most, self.running)

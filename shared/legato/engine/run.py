@@ -28,7 +28,7 @@ from legato.turn import TurnState, advance
 
 log = logging.getLogger("legato.engine")
 T = TypeVar("T")
-LOOK_SECONDS: Final = 0.5
+IN_THE_WAY_SECONDS: Final = 0.5
 """How long a start does not look whether the turn in its way has lost its owner, when the journal tells of nothing."""
 
 
@@ -162,7 +162,7 @@ class Engine:
             await self.take_over(key)
             await asyncio.sleep(PAUSE_SECONDS)
         elif standing.head and standing.head.turn == active:
-            await journal.wait(key, NEVER, standing.head.version, LOOK_SECONDS)
+            await journal.wait(key, NEVER, standing.head.version, IN_THE_WAY_SECONDS)
 
     async def cancel(self, key: SessionKey, turn: str, reason: str, by: str) -> None:
         """Asks for a turn's end in `control`, where its owner sees it wherever it runs; if that is here, tells it."""

@@ -125,12 +125,16 @@ class Lease:
 
 
 class Cancel(NamedTuple):
+    """Somebody's wish that a turn should end: `by` is a uid."""
+
     reason: str
     by: str
     at: int
 
 
 class Decision(NamedTuple):
+    """The answer to a question: `by` is a uid, or what answered in a person's place (`expiry`, `reconcile`)."""
+
     approved: bool
     by: str
     note: str | None

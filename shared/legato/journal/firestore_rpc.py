@@ -21,7 +21,7 @@ from google.cloud.firestore_v1.services.firestore.transports.grpc_asyncio import
 from legato.errors import JournalRejected, JournalUnavailable, LegatoError
 from legato.journal import firestore_wire as wire
 from legato.journal.firestore_wire import Message
-from legato.journal.grouping import Outcome
+from legato.journal.grouping import Written
 
 HOST: Final = "firestore.googleapis.com"
 OPTIONS: Final = (
@@ -111,7 +111,7 @@ class FirestoreRpc:
             raise write_failure(failed.code(), failed.details()) from None
         return [wire.version(result.update_time) for result in answer.write_results]
 
-    async def batch_write(self, writes: Iterable[Message]) -> Sequence[Outcome]:
+    async def batch_write(self, writes: Iterable[Message]) -> Sequence[Written]:
         """Writes each by itself; gives each one's new version, or the exception that tells why not."""
         request = wire.BatchWriteRequest(database=self.database, writes=writes)
         try:

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from legato.errors import JournalRejected, JournalUnavailable
 
 Answer = TypeVar("Answer")
-Outcome = int | Exception
+Written = int | Exception
 """The new version of a written document, or why it was not written."""
 
 
