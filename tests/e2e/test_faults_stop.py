@@ -55,6 +55,7 @@ async def test_a_connection_dropped_during_a_tool_leaves_it_to_finish_once(duo: 
 
 
 async def test_a_cancel_through_the_other_instance_freezes_all_counters(duo: Duo, session: str) -> None:
+    """A call that was durable as the cancel came, and not begun, has no result."""
     script = "\n".join('/say 3 50\n/tool transfer {"amount": 1}' for _ in range(200))
     async with duo.a.caller().start(session, script, "t") as turn:
         await turn.until("tool.result")
@@ -62,7 +63,7 @@ async def test_a_cancel_through_the_other_instance_freezes_all_counters(duo: Duo
         told = await turn.rest()
     ran, head = transferred(duo, session), turn.cursor
     assert told[-1].event == "turn.interrupted"
-    assert 0 < ran == sum(message.event == "tool.call" for message in told) < 200
+    assert 0 < ran == sum(message.event == "tool.result" for message in told) < 200
     await asyncio.sleep(1)
     assert transferred(duo, session) == ran
     for server in duo[:2]:
