@@ -17,15 +17,15 @@ from legato.tools import ToolContext
 
 
 class Silent:
-    """A model that speaks every `pause` seconds, three times, and then no more."""
+    """A model that speaks every `pause` seconds, so many `words`, and then no more."""
 
-    def __init__(self, pause: float) -> None:
-        self.pause = pause
+    def __init__(self, pause: float, words: int = 3) -> None:
+        self.pause, self.words = pause, words
         self.closed = False
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         try:
-            for _ in range(3):
+            for _ in range(self.words):
                 await asyncio.sleep(self.pause)
                 yield TextChunk("word ")
             await asyncio.Event().wait()
@@ -92,10 +92,10 @@ async def test_a_turn_is_measured_from_its_start_by_the_clock_that_all_owners_sh
 
 async def test_a_silent_model_is_given_up_and_may_be_tried_again(rig: Rig) -> None:
     """Its silence is counted from its last event, and its stream is closed."""
-    model = Silent(0.15)
-    instance = rig.instance(Agent(model=model, silence=0.25))
+    model = Silent(0.1, words=8)
+    instance = rig.instance(Agent(model=model, silence=0.7), model_retries=0)
     await instance.start()
-    assert await failure(instance) == ("model_silent", True, "word word word ")
+    assert await failure(instance) == ("model_silent", True, "word " * 8)
     assert model.closed
 
 
