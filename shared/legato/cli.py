@@ -117,7 +117,8 @@ async def _chat(url: str, session: str, token: str) -> None:
         try:
             await _talking(talk, go_on=True)
         finally:
-            screen.line(f"To come back: legato chat --url {url} --session {session}", "dim")
+            if talk.met:
+                screen.line(f"To come back: legato chat --url {url} --session {session}", "dim")
 
 
 async def _talking(talk: Chat, *, go_on: bool) -> None:

@@ -189,3 +189,13 @@ async def test_where_something_else_answers_it_says_so(tmp_path: Path) -> None:
         with chat(tmp_path, str(server.sockets[0].getsockname()[1])) as talk:
             assert await talk.ended() == 1
     assert "no gateway" in talk.output
+    assert "To come back" not in talk.output
+
+
+async def test_where_the_gateway_is_at_another_path_it_says_so(tmp_path: Path) -> None:
+    with Command(tmp_path, "dev", "--port", "0") as dev:
+        await dev.says("Ctrl-C")
+        port = dev.output.split("http://127.0.0.1:")[1].split()[0]
+        with chat(tmp_path, f"{port}/elsewhere") as talk:
+            assert await talk.ended() == 1
+    assert "Is a path missing in --url?" in talk.output

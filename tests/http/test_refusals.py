@@ -38,7 +38,7 @@ async def test_a_turn_id_out_of_pattern_is_refused_wherever_it_stands(ann: Calle
 
 @pytest.mark.parametrize("path", ["a/b", "a%2Fb", "", "a/"])
 async def test_an_id_with_a_slash_or_none_is_another_path(ann: Caller, path: str) -> None:
-    refused(await send(ann, "GET", f"/v1/sessions/{path}/x"), 404, "not_found")
+    refused(await send(ann, "GET", f"/v1/sessions/{path}/x"), 404, "unknown_path")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ async def test_a_page_that_cannot_be_meant_is_refused(ann: Caller, query: str) -
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/session", "/v2/sessions", "/v1/sessions/s/turns/t/credentials/r"])
 async def test_a_path_that_is_not_served_is_not_found(ann: Caller, path: str) -> None:
-    refused(await send(ann, "GET", path), 404, "not_found")
+    refused(await send(ann, "GET", path), 404, "unknown_path")
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer secret-1", "Basic ZGV2OmFubg==", "Bearer dev:a b"])

@@ -257,7 +257,7 @@ async def test_health_is_told_to_anybody(stage: Stage) -> None:
      f"{TURNS}/t1/approvals", "/health/", "//v1/sessions"],
 )  # fmt: skip
 async def test_a_path_that_is_not_served_is_not_found(stage: Stage, path: str) -> None:
-    refused(await ask(stage, "GET", path), 404, "not_found")
+    refused(await ask(stage, "GET", path), 404, "unknown_path")
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,7 @@ ROUTES: Final = (
 def _find(request: Request) -> tuple[Route, Mapping[str, str]]:
     found = [(route, match) for route in ROUTES if (match := route.path.fullmatch(request.path))]
     if not found:
-        raise Unserved(404, "not_found", "there is nothing at this path")
+        raise Unserved(404, "unknown_path", "there is nothing at this path")
     for route, match in found:
         if route.method == request.method:
             return route, match.groupdict()

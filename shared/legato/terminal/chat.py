@@ -77,10 +77,13 @@ class Chat:
         self._answering: asyncio.Task[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._status: Status = "connecting"
+        self.met = False
+        """There is something to come back to: the session was asked for where it is, or is here unfinished."""
 
     async def go_on(self) -> None:
         """Shows what was said before, and goes on with a turn that has not ended. Raises Unreachable, LegatoError."""
         snapshot = await self._snapshot()
+        self.met = True
         if self._client.unfinished(self._session):
             run = self._client.resume(self._session)
             self._history(run.state)
