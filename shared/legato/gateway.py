@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from legato.engine.drain import drain
 from legato.engine.endings import answered
-from legato.engine.fences import tombstone
+from legato.engine.fences import cancel_of, tombstone
 from legato.engine.lead import Lead
 from legato.engine.recovery import recover
 from legato.engine.run import Engine, Started, StartTurn
@@ -121,15 +121,15 @@ class Gateway:
 
         Raises NotFound, TurnGone, AlreadyDecided.
         """
-        decision = Decision(approved, key.uid, note, self._runtime.clock())
         while True:
             record = await self._record(key, turn)
             standing = await answer(self._runtime.journal.standing, key)
+            decision = Decision(approved, key.uid, note, self._runtime.clock())
             made = await self._made(key, record, standing, request, decision.at)
             if again := made is not None:
                 break
             with suppress(Conflict):
-                await self._engine.decide(key, turn, request, decision, standing.control)
+                await self._engine.decide(key, turn, request, decision, standing)
                 break
         made = made or decision
         if made.approved != approved:
@@ -144,8 +144,11 @@ class Gateway:
         """The decision that was made; None while the question is open. Raises NotFound, AlreadyDecided."""
         if made := answered(standing.control, record.turn).get(request):
             return made
-        if record.status in ENDED:
+        active = standing.head.turn if standing.head else None
+        if record.status in ENDED or active is None or active.id != record.turn:
             raise AlreadyDecided(f"turn {record.turn!r} has ended; it asks nothing any more")
+        if cancel_of(standing.control, record.turn):
+            raise AlreadyDecided(f"turn {record.turn!r} is being cancelled; it asks nothing any more")
         state = (await answer(recover, self._runtime, key, record, standing.seq)).state
         asked = next((approval for approval in state.approvals if approval.request == request), None)
         if asked is None:

@@ -10,9 +10,11 @@ import pytest
 
 from engine.rig import KEY, Gate, Instance, Rig, eventually, nth, types, unbroken
 from legato import Agent, tool
+from legato.agents import Call, Turn
 from legato.errors import AlreadyDecided, NotFound
 from legato.journal import TurnRecord
 from legato.models.scripted import ScriptedModel
+from legato.sweeper import Sweeper
 from legato.tools import Tool
 
 WIRE = '/say 1\n/tool wire {"amount":5}\n/say 1'
@@ -276,3 +278,118 @@ async def test_a_decision_that_comes_after_the_answer_was_taken_up_is_refused(ri
     with pytest.raises(AlreadyDecided):
         await late
     assert bank.wired == []
+
+
+async def test_a_decision_that_comes_after_its_question_was_found_expired_is_refused(rig: Rig, bank: Bank) -> None:
+    """The question was open when it was looked at."""
+    one, other = instance(rig, bank, approval=60), instance(rig, bank, approval=60)
+    await one.start(WIRE)
+    await waiting(one)
+    gate = other.journal.hold("commit")
+    late = asyncio.create_task(other.gateway.decide(KEY, "t1", "1-1-1", True, None))
+    await gate.reached.wait()
+    one.clock.advance(61)
+    await one.engine.take_over(KEY)
+    await completed(one)
+    gate.open()
+    with pytest.raises(AlreadyDecided):
+        await late
+    assert bank.wired == []
+
+
+async def test_a_decision_that_was_taken_counts_though_its_question_has_expired_for_the_owner(
+    rig: Rig, bank: Bank
+) -> None:
+    """Clocks differ: to whoever took the turn over the question is past its time, to who is asked it is not."""
+    one, other = instance(rig, bank, approval=60), instance(rig, bank, approval=60)
+    await one.start(WIRE)
+    await waiting(one)
+    one.clock.advance(61)
+    gate = one.journal.hold("control")
+    await one.engine.take_over(KEY)
+    await gate.reached.wait()
+    assert not (await other.gateway.decide(KEY, "t1", "1-1-1", True, None)).again
+    gate.open()
+    assert await completed(one) == "w1 w2 "
+    assert bank.wired == [5]
+
+
+async def test_an_expiry_that_was_settled_stands_for_who_has_another_clock(rig: Rig, bank: Bank) -> None:
+    """To who is asked the question is still open; the owner has found it expired and has not said so yet."""
+    one, other = instance(rig, bank, approval=60), instance(rig, bank, approval=60)
+    await one.start(WIRE)
+    await waiting(one)
+    one.clock.advance(61)
+    gate = one.journal.hold("append")
+    await one.engine.take_over(KEY)
+    await gate.reached.wait()
+    with pytest.raises(AlreadyDecided):
+        await other.gateway.decide(KEY, "t1", "1-1-1", True, None)
+    gate.open()
+    await completed(one)
+    assert bank.wired == []
+
+
+async def test_a_decision_on_a_turn_that_has_ended_meanwhile_is_refused(rig: Rig) -> None:
+    """It had been resumed by another answer, and its agent has failed since the question was looked at."""
+    entered, go = list[int](), asyncio.Event()
+
+    @tool(effect="read", approval="Go?")
+    async def endless(number: int) -> None:
+        await asyncio.Event().wait()
+
+    async def agent(turn: Turn) -> None:
+        entered.append(1)
+        calls = asyncio.ensure_future(turn.calls([Call(endless, "endless", {"number": n}) for n in (1, 2)]))
+        await (go.wait() if len(entered) == 2 else calls)
+        raise RuntimeError("it fails")
+
+    one, other = rig.instance(agent), rig.instance(agent)
+    await one.start()
+    await waiting(one)
+    await one.gateway.decide(KEY, "t1", "1-1-1", True, None)
+    await one.shown("approval.resolved")
+    gate = other.journal.hold("commit")
+    late = asyncio.create_task(other.gateway.decide(KEY, "t1", "1-2-1", True, None))
+    await gate.reached.wait()
+    go.set()
+    assert (await one.ended()).status == "failed"
+    gate.open()
+    with pytest.raises(AlreadyDecided):
+        await late
+
+
+async def test_a_question_of_a_turn_that_is_being_cancelled_takes_no_answer(rig: Rig, bank: Bank) -> None:
+    one, other = instance(rig, bank), instance(rig, bank)
+    await one.start(WIRE)
+    await waiting(one)
+    await other.engine.cancel(KEY, "t1", "enough", "ann")
+    with pytest.raises(AlreadyDecided):
+        await one.gateway.decide(KEY, "t1", "1-1-1", True, None)
+
+
+@pytest.mark.parametrize("asked", ["decision", "cancel"])
+async def test_what_is_asked_of_a_turn_that_waits_brings_the_next_sweep_to_it(rig: Rig, bank: Bank, asked: str) -> None:
+    """Whoever took it may be lost before it goes on with the turn."""
+    one, other = instance(rig, bank), instance(rig, bank)
+    await one.start(WIRE)
+    await waiting(one)
+    other.journal.rule = nth(Gate(), 2, "commit")
+    work: asyncio.Task[Any]
+    if asked == "decision":
+        work = asyncio.create_task(other.gateway.decide(KEY, "t1", "1-1-1", True, None))
+    else:
+        work = asyncio.create_task(other.gateway.cancel(KEY, "t1", "enough", "ann"))
+    await eventually(lambda: other.journal.calls.count("commit") == 2)
+    assert await one.journal.orphans(one.clock() + 1, 9) == [KEY]
+    assert (await Sweeper(one.runtime, one.engine).sweep()).ended == 1
+    assert bank.wired == ([5] if asked == "decision" else [])
+    work.cancel()
+
+
+async def test_a_cancel_of_another_turn_brings_no_sweep_to_one_that_waits(rig: Rig, bank: Bank) -> None:
+    one = instance(rig, bank)
+    await one.start(WIRE)
+    await waiting(one)
+    await one.gateway.cancel(KEY, "t2", "enough", "ann")
+    assert await one.journal.orphans(one.clock() + 1, 9) == []

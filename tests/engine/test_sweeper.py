@@ -234,7 +234,7 @@ async def test_a_turn_whose_answer_comes_while_it_is_put_to_rest_is_still_seen_t
     await asyncio.wait_for(gate.reached.wait(), PATIENCE)
     other = rig.instance(stuck)
     decision = Decision(True, "ann", None, sweeper.clock())
-    await other.engine.decide(KEY, "t1", "1-1-1", decision, await other.journal.control(KEY))
+    await other.engine.decide(KEY, "t1", "1-1-1", decision, await other.journal.standing(KEY))
     gate.open()
     assert await sweeping == Swept(found=1, ended=1)
     assert wired == [5]

@@ -637,6 +637,16 @@ class Sweeping(Fixtures):
         await a.commit(KEY, Commit(lease=replace(held, sweep_at=None)))
         assert await a.orphans(NOW, 9) == []
 
+    async def test_a_decision_makes_an_orphan_of_its_session_where_its_lease_stands(self, a: Journal) -> None:
+        held = there((await a.commit(KEY, Commit(lease=lease(sweep_at=EXPIRY)))).lease)
+        held = there((await a.commit(KEY, Commit(lease=replace(held, expires_at=0)))).lease)
+        written = await a.commit(KEY, Commit(control=decided("t1", "r1"), lease=replace(held, sweep_at=NOW)))
+        assert await a.orphans(NOW, 9) == [KEY]
+        late = decided("t1", "r1", "r2", version=there(written.control).version)
+        with pytest.raises(Conflict):
+            await a.commit(KEY, Commit(control=late, lease=replace(held, sweep_at=None)))
+        assert await a.control(KEY) == written.control
+
     async def test_orphans_come_oldest_first_and_no_more_than_asked_for(self, a: Journal) -> None:
         keys = [SessionKey(f"u{n % 3}", f"s{n}") for n in range(20)]
         await asyncio.gather(*(self.leave(a, key, NOW - n) for n, key in enumerate(keys)))

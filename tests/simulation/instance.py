@@ -27,7 +27,6 @@ from simulation.work import AGENTS, HOST, TIMEOUT, answered_once
 KEY = SessionKey("ann", "s1")
 EPOCH_MS = 1_796_050_000_000
 SKEW_MS = 2_000
-SETTINGS = Settings(journal="sqlite:///nowhere")
 ANSWERED_SECONDS = 30.0
 
 
@@ -40,6 +39,7 @@ class Surroundings(Protocol):
     waiters: Waiters[SessionKey]
     store: Store
     weather: Weather
+    settings: Settings
     ever: list[Instance]
 
     def strike_tool(self, instance: Instance) -> None: ...
@@ -61,7 +61,7 @@ class Instance(Process):
         self.network = Network(world.store, world.waiters, world.weather)
         self.network.sent = lambda key, kind, segment: world.watch.sending(self.name, kind, segment)
         self.network.answered = lambda key, kind, segment: world.watch.answered(self.name, kind, segment)
-        runtime = Runtime(self.network, SETTINGS, self.clock, self._nonce, self.name)
+        runtime = Runtime(self.network, world.settings, self.clock, self._nonce, self.name)
         self.engine = Engine(runtime, AGENTS, default="loop")
         self.gateway = Gateway(runtime, self.engine)
         self.sweeper = Sweeper(runtime, self.engine)

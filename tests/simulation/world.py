@@ -12,6 +12,7 @@ from legato.engine.run import StartTurn
 from legato.errors import Draining, JournalUnavailable, LegatoError, SessionBusy
 from legato.journal import Segment, SessionKey
 from legato.journal.wakeups import Marks, Waiters
+from legato.settings import Settings
 from legato.turn import restore
 from simulation.client import Client
 from simulation.instance import EPOCH_MS, KEY, Instance
@@ -36,6 +37,8 @@ class World:
         self.gentle = self.random.random() < 0.15
         loss = 0.0 if self.gentle else self.random.choice((0.0, 0.02, 0.08, 0.08, 0.2))
         self.weather = Weather(Random(seed + 1), loss)
+        approval = Random(seed + 2).choice((5.0, 86400.0, 86400.0))
+        self.settings = Settings(journal="sqlite:///nowhere", approval=approval)
         self._boots = count(1)
         self.ever: list[Instance] = []
         self.instances = [Instance(self, place, next(self._boots)) for place in "abc"[: self.random.choice((2, 3))]]

@@ -182,13 +182,13 @@ class Calls:
         if tool.reconcile:
             told = await tool.reconciled(self._key(intent.call), self._runtime.settings.result_bytes)
             if told is not None and (told.outcome or running is None):
+                may = Decision(told.outcome is None, RECONCILE, None, self._runtime.clock())
                 if request:
-                    await self._close(question, Decision(told.outcome is None, RECONCILE, None, self._runtime.clock()))
-                return told.outcome
+                    may = await self._settle(question, may)
+                    await self._close(question, may)
+                return told.outcome if told.outcome or may.approved else _unknown()
         decision = await self._ask(question)
-        if decision.approved:
-            return None
-        return Outcome.failed("outcome_unknown", "whether the call had its effect is not known; it was not repeated")
+        return None if decision.approved else _unknown()
 
     async def _wait_for_its_end(self, tool: Tool, running: Outcome | None) -> None:
         """An owner that was cut off stops a tool at its timeout, counted from the last moment it could start one."""
@@ -207,7 +207,10 @@ class Calls:
         )
 
     async def _ask(self, question: ApprovalRequested) -> Decision:
-        answer = self._questions.put(question, self._runtime.clock())
+        now = self._runtime.clock()
+        if self._questions.expired(question.request, now):
+            await self._settle(question, Decision(False, EXPIRY, None, now))
+        answer = self._questions.put(question)
         self.end_work()
         try:
             decision = await answer
@@ -215,6 +218,12 @@ class Calls:
             self.start_work()
         await self._close(question, decision)
         return decision
+
+    async def _settle(self, question: ApprovalRequested, decision: Decision) -> Decision:
+        """The decision that counts, where no person has made one: first come, as between persons."""
+        made = await self._holding.settle(question.request, decision)
+        self._questions.decide({question.request: made})
+        return made
 
     async def _close(self, question: ApprovalRequested, decision: Decision) -> None:
         await self._writer.commit(resolved(question.request, decision))
@@ -254,6 +263,10 @@ class _Progress:
             return
         self._next = now + PROGRESS_SECONDS
         self._writer.show(ToolProgress(call=self._call, message=message, fraction=fraction))
+
+
+def _unknown() -> Outcome:
+    return Outcome.failed("outcome_unknown", "whether the call had its effect is not known; it was not repeated")
 
 
 def _denied(decision: Decision) -> Outcome:

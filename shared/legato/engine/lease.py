@@ -7,9 +7,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from legato.engine.asking import noted
+from legato.engine.endings import answered
 from legato.engine.runtime import Runtime, persist
 from legato.errors import Conflict, JournalRejected, LeaseLost
-from legato.journal import Commit, Lease, Private, SessionKey
+from legato.journal import Commit, Decision, Lease, Private, SessionKey
 
 log = logging.getLogger("legato.engine")
 
@@ -69,22 +71,36 @@ class Holding:
 
     async def keep_private(self, private: Sequence[Private]) -> None:
         """Commits what no event goes with, together with a renewed lease. Raises LeaseLost."""
+        while not await self._commit(Commit(private=tuple(private))):
+            pass
+
+    async def settle(self, request: str, decision: Decision) -> Decision:
+        """The decision on a question of this turn that counts: the one that somebody has made, else this one, which
+        `control` has then, so that a person who comes later is told. Raises LeaseLost."""
+        runtime, turn = self._runtime, self.lease.turn
         while True:
-            await self.assure()
-            async with self.lock:
-                self.check()
-                expires_at = self._runtime.clock() + self._runtime.lease_ms
-                wanted = replace(self.lease, expires_at=expires_at, commit=self._runtime.nonce())
-                try:
-                    written = await persist(
-                        self._runtime.journal.commit, self._key, Commit(lease=wanted, private=tuple(private))
-                    )
-                except Conflict:
-                    await self.reread()
-                else:
-                    assert written.lease
-                    self.lease = written.lease
-                    return
+            control = await persist(runtime.journal.control, self._key)
+            if made := answered(control, turn).get(request):
+                return made
+            asked = noted(control, turn, request, decision, runtime.clock() + runtime.retention_ms)
+            if await self._commit(Commit(control=asked)):
+                return decision
+
+    async def _commit(self, commit: Commit) -> bool:
+        """Writes it together with a renewed lease; False: not as things stand. Raises LeaseLost."""
+        await self.assure()
+        async with self.lock:
+            self.check()
+            expires_at = self._runtime.clock() + self._runtime.lease_ms
+            wanted = replace(self.lease, expires_at=expires_at, commit=self._runtime.nonce())
+            try:
+                written = await persist(self._runtime.journal.commit, self._key, replace(commit, lease=wanted))
+            except Conflict:
+                await self.reread()
+                return False
+            assert written.lease
+            self.lease = written.lease
+            return True
 
     async def reread(self) -> None:
         """Takes up the stored lease's version after a write whose answer was lost. Raises LeaseLost."""

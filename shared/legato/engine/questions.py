@@ -53,15 +53,17 @@ class Questions:
         """A name for one more question about a call: an answer to an earlier one is none to it."""
         return f"{call}-{sum(asked.call == call for asked in self._asked.values()) + 1}"
 
-    def put(self, question: ApprovalRequested, now: int) -> asyncio.Future[Decision]:
-        """The answer: there already where the question is decided or has expired."""
+    def expired(self, request: str, now: int) -> bool:
+        """Nobody has answered in time, as far as is known here."""
+        known = self._asked.get(request)
+        return known is not None and known.expires_at <= now and request not in self._decisions
+
+    def put(self, question: ApprovalRequested) -> asyncio.Future[Decision]:
+        """The answer: there already where the question is decided."""
         answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        known = self._asked.get(question.request)
         if decided := self._decisions.get(question.request):
             answer.set_result(decided)
-        elif known and known.expires_at <= now:
-            answer.set_result(Decision(False, EXPIRY, None, now))
-        elif known is None:
+        elif question.request not in self._asked:
             self._new[question.request] = question
         self._open[question.request] = answer
         self._put[question.request] = question

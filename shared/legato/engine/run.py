@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import JsonValue
 
 from legato.agents import AgentFunction
+from legato.engine.asking import awaking, decided
 from legato.engine.endings import last_word
 from legato.engine.fences import CANCELS, documents_of, doubt_of, fence, lost_owners, newest, still_asked, why_resumed
 from legato.engine.live import Body, LiveTurn
@@ -22,7 +23,7 @@ from legato.engine.recovery import recover
 from legato.engine.runtime import ANSWER_SECONDS, PAUSE_SECONDS, Runtime, answer, persist
 from legato.errors import Conflict, Draining, Invalid, JournalUnavailable, SessionBusy, TurnConflict
 from legato.events import Payload, TurnFailed, TurnResumed, TurnStarted
-from legato.journal import ActiveTurn, Cancel, Commit, Control, Decision, SessionKey, Standing, TurnRecord
+from legato.journal import ActiveTurn, Cancel, Control, Decision, SessionKey, Standing, TurnRecord
 from legato.journal.wakeups import NEVER
 from legato.turn import TurnState, advance
 
@@ -167,37 +168,29 @@ class Engine:
     async def cancel(self, key: SessionKey, turn: str, reason: str, by: str) -> None:
         """Asks for a turn's end in `control`, where its owner sees it wherever it runs; if that is here, tells it."""
         cancel = Cancel(reason, by, self._runtime.clock())
+        self.tell(key, turn, await self._ask_to_stop(key, turn, cancel))
 
-        def asked(control: Control) -> Control:
-            if turn in control.cancels:
-                return control
-            return replace(control, cancels=newest({**control.cancels, turn: cancel}, CANCELS))
-
-        self.tell(key, turn, await self._ask(key, asked))
-
-    async def decide(
-        self, key: SessionKey, turn: str, request: str, decision: Decision, control: Control | None
-    ) -> None:
-        """Writes a person's decision where the owner finds it. Raises Conflict where `control` stands no more: the
-        question may have been settled since that was read."""
-        expires_at = self._runtime.clock() + self._runtime.retention_ms
-        known = control or Control({}, expires_at=expires_at)
-        made = {**known.decisions.get(turn, {}), request: decision}
-        asked = replace(known, decisions={**known.decisions, turn: made}, expires_at=expires_at)
-        await answer(self._runtime.journal.commit, key, Commit(control=asked))
-        self.tell(key, turn, asked)
-
-    async def _ask(self, key: SessionKey, change: Callable[[Control], Control]) -> Control:
-        """Writes what is asked into `control`, the first of two that ask the same at once."""
+    async def _ask_to_stop(self, key: SessionKey, turn: str, cancel: Cancel) -> Control:
+        """What is asked by then; the first cancel of a turn stands."""
         journal, expires_at = self._runtime.journal, self._runtime.clock() + self._runtime.retention_ms
         while True:
-            known = await answer(journal.control, key) or Control({}, expires_at)
-            asked = change(known)
-            if asked is known:
+            standing = await answer(journal.standing, key, trust_head=True)
+            known = standing.control or Control({}, expires_at)
+            if turn in known.cancels:
                 return known
+            cancels = newest({**known.cancels, turn: cancel}, CANCELS)
+            asked = replace(known, cancels=cancels, expires_at=expires_at)
             with suppress(Conflict):
-                await answer(journal.commit, key, Commit(control=replace(asked, expires_at=expires_at)))
+                await answer(journal.commit, key, awaking(self._runtime, standing, turn, asked))
                 return asked
+
+    async def decide(self, key: SessionKey, turn: str, request: str, decision: Decision, standing: Standing) -> None:
+        """Writes a person's decision where the owner finds it. Raises Conflict where `standing` stands no more: the
+        question may have been settled since that was read."""
+        commit = decided(self._runtime, standing, turn, request, decision)
+        assert commit.control
+        await answer(self._runtime.journal.commit, key, commit)
+        self.tell(key, turn, commit.control)
 
     def tell(self, key: SessionKey, turn: str, control: Control) -> None:
         """Tells the turn, where it runs on this instance, what is asked of it."""
