@@ -205,7 +205,7 @@ class Reader:
     async def _snapshot(self) -> Batch:
         found = await view(self._runtime, self._key)
         if found is None:
-            return Batch(over=True)
+            return Batch(over=True, reason="lease")
         state = found.state
         self.cursor, self._exact, self._ahead_until = state.cursor, True, None
         self._settled = False
@@ -219,7 +219,7 @@ class Reader:
         runtime = self._runtime
         standing = await runtime.journal.standing(self._key)
         if standing.head is None or standing.head.deleted:
-            return Batch(over=True)
+            return Batch(over=True, reason="lease")
         self._looked, self._head = True, standing.head.version
         if standing.seq <= self.cursor.seq and self._suspended(standing):
             return Batch(over=True, reason="suspended")

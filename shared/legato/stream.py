@@ -2,6 +2,7 @@
 
 Rules of this file:
 - No stream is silent for longer than the ping interval, whatever the journal does.
+- Every stream has a last frame that says why it ends, whatever went wrong: a terminal event or `stream.closing`.
 - A client that does not read costs a bounded number of bytes. Only the stream that started a turn may hold its model
   back, and it closes as `slow` once it has used that up.
 """
@@ -90,6 +91,9 @@ class Stream:
                     sent = loop.time()
                     del batch, piece  # whoever waits keeps nothing of what it was given
             yield _closing("slow" if self._slow else "deadline")
+        except Exception:
+            log.exception("session %s: this stream cannot be gone on with; its client will ask again", self.session)
+            yield _closing("lease")
         finally:
             self._end()
 

@@ -78,8 +78,8 @@ class Gate:
         self._opened.set()
 
 
-Fault = Gate | Literal["refuse", "lose"] | None
-"""`refuse` before the call is made; `lose` its answer once it was."""
+Fault = Gate | Exception | Literal["refuse", "lose"] | None
+"""`refuse` before the call is made, or raise that; `lose` its answer once it was."""
 
 Rule = Callable[[str], Fault]
 
@@ -102,6 +102,10 @@ class Flaky:
         """Every call, or those of these names, until `heal`."""
         self.rule = lambda called: "refuse" if not names or called in names else None
 
+    def fail(self, failure: Exception) -> None:
+        """Every call raises it, until `heal`."""
+        self.rule = lambda called: failure
+
     def heal(self) -> None:
         self.rule = _no_fault
 
@@ -110,6 +114,8 @@ class Flaky:
         fault = self.rule(name)
         if isinstance(fault, Gate) and not fault.after:
             await fault.stand()
+        if isinstance(fault, Exception):
+            raise fault
         if fault == "refuse":
             raise JournalUnavailable(f"{name} was refused")
         given = await method(*args)

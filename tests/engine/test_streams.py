@@ -11,7 +11,7 @@ import pytest
 from engine.rig import KEY, PATIENCE, Client, Gate, Instance, Puppet, Rig, eventually
 from legato import sse, tool
 from legato.agents import Turn
-from legato.errors import JournalUnavailable
+from legato.errors import JournalRejected, JournalUnavailable
 from legato.events import TERMINAL, Cursor
 from legato.follow import Batch
 from legato.journal import SessionKey
@@ -291,3 +291,29 @@ async def test_a_long_poll_of_a_turn_whose_owner_lost_it_says_that_there_is_more
     while (await client.once())["more"]:
         pass
     assert client.seqs == [2, 3]
+
+
+@pytest.mark.parametrize("failure", [JournalRejected("the disk is full"), RuntimeError("nobody expected this")])
+@pytest.mark.parametrize("turn", ["t1", None])
+async def test_a_stream_that_cannot_be_gone_on_with_says_so_in_its_last_frame(
+    rig: Rig, failure: Exception, turn: str | None
+) -> None:
+    """Its client comes back after a pause, as for a lease that went."""
+    owner, other = rig.instance(Puppet()), rig.instance(silent)
+    await owner.start()
+    client = await other.follow(turn=turn, start=True)
+    await client.until("turn.started")
+    other.journal.fail(failure)
+    owner.live().turn.text("more")
+    messages = await client.end()
+    assert client.kinds == ["turn.started", "stream.closing"]
+    assert '"reason":"lease"' in messages[-1].data
+
+
+async def test_the_stream_of_a_session_that_is_deleted_says_so_in_its_last_frame(rig: Rig) -> None:
+    instance = rig.instance(silent)
+    await instance.play()
+    client = await instance.follow(turn=None, start=True)
+    await client.until("turn.completed")
+    await instance.gateway.delete(KEY)
+    assert '"reason":"lease"' in (await client.end())[-1].data
