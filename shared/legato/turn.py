@@ -2,8 +2,9 @@
 
 Rules of this file:
 - `reduce` is pure. The same events give the same state, however often and in whatever pieces they are delivered.
-- An event at or below the state's `seq` changes nothing. One that leaves a hole raises `SequenceGap`. Only
-  `restore` (a snapshot) may set `seq` back.
+- An event at or below the state's `seq` changes nothing. One that leaves a hole raises `SequenceGap`, and so does one
+  of another epoch that is not the next one's fence: what the state has was shown and lost with its owner, or is of a
+  past that is gone. Only `restore` (a snapshot) may set `seq` back.
 - TRANSITIONS names what a turn takes in each status. Anything else changes nothing but `seq`.
 - `text.delta` extends only the draft of a streaming turn. Tool events never touch text. Only `turn.completed`
   turns a draft into an output; any other end keeps it as `partial`.
@@ -24,6 +25,8 @@ from legato.errors import SequenceGap
 from legato.events import Cursor, Effect, ErrorInfo, Event, Payload, Usage
 
 Status = Literal["streaming", "waiting", "completed", "interrupted", "failed"]
+FENCES: Final = frozenset({"turn.started", "turn.resumed"})
+"""What an epoch begins with."""
 ENDED: Final = frozenset({"completed", "interrupted", "failed"})
 
 _STREAMING: Final[dict[str, Status]] = {
@@ -164,11 +167,11 @@ def restore(fields: dict[str, Any]) -> SessionState:
 
 
 def reduce(state: SessionState, event: Event) -> SessionState:
-    """The state after `event`. Raises SequenceGap when events between them are missing."""
+    """The state after `event`. Raises SequenceGap when that does not follow on what the state has."""
     if event.seq <= state.cursor.seq:
         return state
-    if event.seq != state.cursor.seq + 1:
-        raise SequenceGap(f"event {event.seq} does not follow {state.cursor.seq}: resume from {state.cursor}")
+    if event.seq != state.cursor.seq + 1 or not _follows(state.cursor, event):
+        raise SequenceGap(f"event {Cursor(event.epoch, event.seq)} does not follow {state.cursor}: resume from there")
     cursor = Cursor(event.epoch, event.seq)
     if isinstance(event.payload, events.TurnStarted) and state.active is None and state.find(event.turn) is None:
         begun = TurnState(event.turn, "streaming", event.payload.input, event.payload.agent)
@@ -179,6 +182,12 @@ def reduce(state: SessionState, event: Event) -> SessionState:
     if turn.ended:
         return replace(state, cursor=cursor, turns=(*state.turns, turn), active=None)
     return replace(state, cursor=cursor, active=turn)
+
+
+def _follows(cursor: Cursor, event: Event) -> bool:
+    """It is of the cursor's epoch, or begins the next one; epoch 0 stands for any."""
+    begins = event.type in FENCES and event.epoch == cursor.epoch + 1
+    return begins or cursor.epoch in (0, event.epoch)
 
 
 def advance(turn: TurnState, payload: Payload) -> TurnState:

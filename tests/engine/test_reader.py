@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import reduce as fold
 
 import pytest
 
 from engine.rig import KEY, Client, Gate, Instance, Puppet, Rig, eventually, nth
 from legato.agents import Turn
+from legato.errors import SequenceGap
 from legato.events import Cursor, Event, Payload, Record, TextDelta, TurnCompleted, TurnStarted
 from legato.gateway import NONSENSE
 from legato.journal import ActiveTurn, Commit, Head, Lease, Segment, TurnRecord
+from legato.turn import SessionState, reduce
 
 DAY = 86_400_000
 HOUR = 3_600_000
@@ -292,3 +295,27 @@ async def test_when_a_lease_should_have_run_out_a_reader_looks_at_it_alone(rig: 
     await client.pinged(8)
     assert [call for call in instance.journal.calls if call != "wait"] == ["lease"]
     await client.leave()
+
+
+async def test_who_holds_text_that_was_lost_with_its_owner_sees_a_gap_at_the_next_turn_and_is_given_a_snapshot(
+    rig: Rig,
+) -> None:
+    """Its numbers were given again meanwhile, so that the next turn begins right behind them."""
+    puppet = Puppet()
+    owner, other = rig.instance(puppet), rig.instance(silent)
+    owner.journal.rule = lambda called: "refuse" if called in ("append", "renew") else None
+    await owner.start()
+    client = await owner.follow(start=True)
+    for word in ("shown ", "lost"):
+        (await puppet.turn()).text(word)
+    await client.until("text.delta", 2)
+    state = fold(reduce, (Record.of(data).decode() for data in client.data), SessionState("s1"))
+    other.clock.advance(60)
+    await other.engine.take_over(KEY)
+    await other.ended()
+    await other.start(turn="t2")
+    next_turn = [event.decode() for event in await other.stored() if event.turn == "t2"]
+    assert next_turn[0].seq == state.cursor.seq + 1
+    with pytest.raises(SequenceGap):
+        reduce(state, next_turn[0])
+    await (await other.follow(state.cursor, "t2")).until("snapshot")

@@ -56,6 +56,7 @@ class Watch:
         self.note("morning; the journal ends at", seq, "of", len(self.log))
         self.expired |= {record.turn for record in self.log}
         del self.log[seq:], self._written_at[seq:], self.folds[seq + 1 :]
+        self.folds[-1] = replace(self.folds[-1], cursor=Cursor(0, seq))
 
     def note(self, *what: object) -> None:
         self._notes.append((self._time(), what))

@@ -230,7 +230,8 @@ async def test_a_waiting_turn_is_looked_at_every_thirty_seconds_until_it_goes_on
 
 
 async def test_a_waiting_turn_that_ended_meanwhile_stops_the_client() -> None:
-    ended = [*WAITING, *log([events.TurnInterrupted(reason="cancelled", by="ann")], first=6, epoch=2)]
+    end = [events.TurnResumed(reason="cancel", attempt=0), events.TurnInterrupted(reason="cancelled", by="ann")]
+    ended = [*WAITING, *log(end, first=6, epoch=2)]
     async with serving(stream(frames(WAITING), closing("suspended")), looked(ended)) as server:
         run, _ = await play(server)
     assert (run.status, run.action, run.state) == ("interrupted", None, state_of(ended))
@@ -377,12 +378,13 @@ async def test_a_turn_in_a_session_seen_for_the_first_time_starts_with_its_snaps
 
 
 async def test_a_snapshot_replaces_what_was_seen_even_when_it_sets_the_cursor_back() -> None:
-    other = [*TURN[:2], *log([events.TextDelta(step=1, text="W2"), events.TurnCompleted(text="w1 W2")], 3, epoch=2)]
+    said = [events.TextDelta(step=1, text="W2"), events.TurnCompleted(text="w1 W2")]
+    other = [*TURN[:2], *log([events.TurnResumed(reason="released", attempt=0), *said], 3, epoch=2)]
     seen = sse.control("snapshot", snapshot(state_of(other[:2])), "1-2")
     async with serving(stream(frames(TURN[:4])), stream(sse.OPENING, seen, *map(sse.frame, other[2:]))) as server:
         run, updates = await play(server)
     assert run.state == state_of(other)
-    assert seqs(updates) == [1, 2, 3, 4, 3, 4]
+    assert seqs(updates) == [1, 2, 3, 4, 3, 4, 5]
 
 
 async def test_events_at_or_below_the_cursor_are_not_told_again() -> None:

@@ -87,7 +87,8 @@ async def test_a_decision_that_another_made_first_resumes_the_stream_at_once_too
 
 
 async def test_a_cancel_made_here_is_seen_at_once() -> None:
-    time, end = Held(), log([events.TurnInterrupted(reason="cancelled", by="ann")], first=7, epoch=2)
+    resumed, time = events.TurnResumed(reason="cancel", attempt=0), Held()
+    end = log([resumed, events.TurnInterrupted(reason="cancelled", by="ann")], first=7, epoch=2)
     async with serving(SUSPENDED, json_answer({}, 202), stream(frames(end))) as server:
         async for client, living in decided(server, time):
             await client.cancel("s_1", "t_1")
@@ -127,7 +128,8 @@ async def test_a_second_question_is_waited_for_like_the_first() -> None:
         epoch=2,
     )
     time = Clockwork()
-    ended = looked([*ASKED, *more, *log([events.TurnInterrupted(reason="no", by="ann")], first=10, epoch=3)])
+    end = [events.TurnResumed(reason="cancel", attempt=0), events.TurnInterrupted(reason="no", by="ann")]
+    ended = looked([*ASKED, *more, *log(end, first=10, epoch=3)])
     script = [SUSPENDED, looked([*ASKED, *more[:1]]), stream(frames(more[1:]), closing("suspended")), ended]
     async with serving(*script) as server, client_of(server, time) as client:
         updates = await live(client.turn("s_1", "hi", turn="t_1"))

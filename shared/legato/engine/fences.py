@@ -1,4 +1,4 @@
-"""What begins an epoch: its first event at head + 1, with the head and the lease that go with it."""
+"""What begins an epoch: `turn.started` or `turn.resumed` at head + 1, with the head and the lease that go with it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import replace
 
 from legato.engine.past import Doubt
 from legato.engine.runtime import Runtime
-from legato.events import Event, Payload, TurnInterrupted
+from legato.events import Event, Payload, TurnInterrupted, TurnResumed
 from legato.journal import ActiveTurn, Cancel, Commit, Control, Head, Lease, Segment, Standing
 
 CANCELS = 64
 """How many turns' cancels a session holds at once; most are of turns that never begin."""
 
 
-def fence(runtime: Runtime, standing: Standing, payload: Payload, turn: str, attempts: int = 0) -> Commit:
+def fence(runtime: Runtime, standing: Standing, turn: str, *payloads: Payload, attempts: int = 0) -> Commit:
     """Makes this instance the owner of `turn`. Fails as a whole when anything of `standing` is not so any more."""
     now, nonce = runtime.clock(), runtime.nonce()
     epoch, seq, old = standing.epoch + 1, standing.seq + 1, standing.head
-    record = Event(seq, epoch, turn, now, payload).encode()
+    records = [Event(seq + at, epoch, turn, now, payload).encode() for at, payload in enumerate(payloads)]
     head = Head(
         epoch=epoch,
         seq=old.seq if old else 0,
@@ -31,7 +31,7 @@ def fence(runtime: Runtime, standing: Standing, payload: Payload, turn: str, att
     version = standing.lease.version if standing.lease else None
     runs_out = now + runtime.lease_ms
     lease = Lease(epoch, runtime.instance, turn, attempts, runs_out, nonce, sweep_at=runs_out, version=version)
-    return Commit(segment=Segment.of([record], nonce, now + runtime.ttl_ms), head=head, lease=lease)
+    return Commit(segment=Segment.of(records, nonce, now + runtime.ttl_ms), head=head, lease=lease)
 
 
 def tombstone(runtime: Runtime, standing: Standing, head: Head) -> Commit:
@@ -44,7 +44,9 @@ def tombstone(runtime: Runtime, standing: Standing, head: Head) -> Commit:
         expires_at = now + runtime.retention_ms
         moved = replace(head, epoch=standing.epoch + 1, seq=standing.seq, updated_at=now, expires_at=expires_at)
         return Commit(head=replace(moved, deleted=True), control=control)
-    ended = fence(runtime, standing, TurnInterrupted(reason="the session was deleted", by="owner"), head.turn.id)
+    resumed = TurnResumed(reason="cancel", attempt=standing.lease.attempts if standing.lease else 0)
+    interrupted = TurnInterrupted(reason="the session was deleted", by="owner")
+    ended = fence(runtime, standing, head.turn.id, resumed, interrupted)
     assert ended.segment
     assert ended.head
     assert ended.lease

@@ -214,7 +214,7 @@ class Engine:
         now = runtime.clock()
         origin = Origin(first, now, request.retry_of)
         record = record_of(state, origin, None, None, now + runtime.retention_ms)
-        commit = replace(fence(runtime, standing, begun, request.turn), turn=record, new_turn=True)
+        commit = replace(fence(runtime, standing, request.turn, begun), turn=record, new_turn=True)
         if (control := standing.control) and (asked := still_asked(runtime, standing, control)) != control:
             commit = replace(commit, control=asked)
         committed = await persist(runtime.journal.commit, key, commit)
@@ -237,7 +237,8 @@ class Engine:
         resumed = TurnResumed(reason=why_resumed(standing, turn.id, runtime.clock()) or "released", attempt=attempts)
         found = await persist(recover, runtime, key, record, standing.seq)
         try:
-            committed = await persist(runtime.journal.commit, key, fence(runtime, standing, resumed, turn.id, attempts))
+            commit = fence(runtime, standing, turn.id, resumed, attempts=attempts)
+            committed = await persist(runtime.journal.commit, key, commit)
         except Conflict:
             return None
         assert committed.segment
