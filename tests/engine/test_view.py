@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from engine.rig import KEY, PATIENCE, Puppet, Rig
+from engine.rig import KEY, PATIENCE, Puppet, Rig, eventually
+from legato import tool
 from legato.agents import Turn
 from legato.engine.recovery import recover
 from legato.engine.view import _assemble, view
 from legato.events import Event, TurnResumed
-from legato.journal import Segment
+from legato.journal import Segment, SessionKey
 
 DAYS = 2 * 86400
 
@@ -117,3 +119,52 @@ async def test_a_turn_whose_first_position_was_handed_out_again_is_not_gone_on_w
     monkeypatch.setattr(instance.journal, "read", at_first(left, instance.journal.read))
     found = await recover(instance.runtime, KEY, await instance.record(), 1)
     assert not found.whole
+
+
+async def test_a_snapshot_takes_up_a_page_of_a_turn_at_a_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much a turn that runs has said and done."""
+    puppet = Puppet()
+    owner, other = rig.instance(puppet), rig.instance(puppet)
+    await owner.start()
+    turn = await puppet.turn()
+    for _ in range(20):
+        turn.text("w ")
+        await owner.live().writer.flush()
+    given, most, read = list[weakref.ref[str]](), 0, other.journal.read
+
+    class Text(str):
+        """Can be seen to be let go."""
+
+    async def one(key: SessionKey, since: int, now: int, limit: int = 1000) -> list[Segment]:
+        nonlocal most
+        most = max(most, sum(ref() is not None for ref in given))
+        page = [replace(segment, events=Text(segment.events)) for segment in await read(key, since, now, 1)]
+        given.extend(weakref.ref(segment.events) for segment in page)
+        return page
+
+    monkeypatch.setattr(other.journal, "read", one)
+    seen = await view(other.runtime, KEY)
+    assert seen
+    assert seen.state.active
+    assert seen.state.active.text == "w " * 20
+    assert (len(given), most) == (21, 1)
+
+
+async def test_a_snapshot_says_that_a_turn_which_waited_streams_again_when_its_events_have_expired(rig: Rig) -> None:
+    """Its record still says that it waits."""
+
+    @tool(effect="read", approval="Go?")
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    async def agent(turn: Turn) -> None:
+        await turn.call(endless)
+
+    one, other = rig.instance(agent), rig.instance(agent)
+    await one.start()
+    await eventually(lambda: not one.engine.live)
+    await one.gateway.decide(KEY, "t1", "1-1-1", True, None)
+    await one.shown("approval.resolved")
+    other.clock.advance(DAYS)
+    active = (await other.gateway.snapshot(KEY, None))["active"]
+    assert (active["turn"], active["status"]) == ("t1", "streaming")

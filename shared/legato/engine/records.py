@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pydantic import JsonValue
 from pydantic_core import to_json
 
-from legato.events import Cursor, ErrorInfo
+from legato.events import ErrorInfo
 from legato.journal import Segment, TurnRecord
 from legato.turn import SessionState, ToolState, TurnState, reduce
 
@@ -85,13 +85,11 @@ def joined(segments: Iterable[Segment], after: int) -> list[Segment]:
     return whole
 
 
-def fold(session: str, ended: Sequence[TurnState], start: Cursor, segments: Iterable[Segment]) -> SessionState:
-    """The session after `segments`, which follow `start`."""
-    state = SessionState(session, start, tuple(ended))
-    for segment in segments:
-        for record in segment.records():
-            if record.seq > state.cursor.seq:
-                state = reduce(state, record.decode())
+def fold(state: SessionState, segment: Segment) -> SessionState:
+    """The session after `segment`."""
+    for record in segment.records():
+        if record.seq > state.cursor.seq:
+            state = reduce(state, record.decode())
     return state
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -11,10 +12,10 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from legato.engine.past import Recorded, recorded
-from legato.engine.records import joined, state_of
+from legato.engine.records import fold, joined, state_of
 from legato.engine.runtime import Runtime
 from legato.journal import Private, Segment, SessionKey, TurnRecord
-from legato.turn import TurnState, advance, merged
+from legato.turn import SessionState, TurnState, advance, merged
 
 CHECKPOINT: Final = "checkpoint"
 SLICE_SECONDS: Final = 0.01
@@ -67,34 +68,41 @@ async def _gone_on(runtime: Runtime, key: SessionKey, start: Checkpoint, first: 
 
     Where expiry has emptied the journal, `first` may have been handed out again: the turn's own begins it.
     """
-    at, state, time = start.seq, start.state, asyncio.get_running_loop().time
+    at, state = start.seq, start.state
+    async with aclosing(_segments(runtime, key, at, last)) as segments:
+        async for segment in segments:
+            if at < first and segment.records()[0].type != "turn.started":
+                return None
+            state, at = after(state, at, segment), segment.last
+    return state if at >= last else None
+
+
+async def refold(runtime: Runtime, key: SessionKey, start: SessionState, last: int) -> SessionState | None:
+    """The session after all its events from `start` to at least `last`; None when some are gone. No more than a page of
+    them is held at a time, and others get a turn in between."""
+    state = start
+    async with aclosing(_segments(runtime, key, start.cursor.seq, last)) as segments:
+        async for segment in segments:
+            state = fold(state, segment)
+    return state if state.cursor.seq >= last else None
+
+
+async def _segments(runtime: Runtime, key: SessionKey, at: int, last: int) -> AsyncGenerator[Segment, None]:
+    """Those behind seq `at` up to the page that reaches `last`, or up to the first hole."""
+    time = asyncio.get_running_loop().time
     while at < last:
         page = joined(await runtime.journal.read(key, at + 1, runtime.clock()), at)
-        if not page or (at < first and page[0].records()[0].type != "turn.started"):
-            return None
-        since = time()
+        if not page:
+            return
+        since, at = time(), page[-1].last
         for segment in page:
-            state, at = after(state, at, segment), segment.last
+            yield segment
             if time() - since > SLICE_SECONDS:
                 await asyncio.sleep(0)
                 since = time()
-    return state
 
 
 def after(state: TurnState, seq: int, segment: Segment) -> TurnState:
     """The turn, which stands at `seq`, after the rest of `segment`."""
     records = segment.records() if segment.turn == state.turn else []
     return reduce(advance, merged(record.decode().payload for record in records if record.seq > seq), state)
-
-
-async def events_between(runtime: Runtime, key: SessionKey, first: int, last: int) -> list[Segment] | None:
-    """All segments from seq `first` to at least `last`; None when some are gone. Raises JournalUnavailable."""
-    segments: list[Segment] = []
-    at = first - 1
-    while at < last:
-        page = joined(await runtime.journal.read(key, at + 1, runtime.clock()), at)
-        if not page:
-            return None
-        segments += page
-        at = page[-1].last
-    return segments

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from legato.engine.records import fold, state_of
-from legato.engine.recovery import events_between, recover
+from legato.engine.records import state_of
+from legato.engine.recovery import recover, refold
 from legato.engine.runtime import Runtime
 from legato.events import Cursor
 from legato.journal import Head, SessionKey, Standing, TurnRecord
-from legato.turn import ENDED, SessionState
+from legato.turn import ENDED, SessionState, Status
 
 PAGE = 20
 
@@ -51,14 +51,19 @@ async def _assemble(
         if not (settled or _at_rest(standing, standing.head, records)):
             return None
         return SessionState(key.session, Cursor(standing.epoch, standing.seq), ended)
-    segments = await events_between(runtime, key, active.first, standing.last)
-    folded = fold(key.session, ended, Cursor(0, active.first - 1), segments or ())
-    if folded.find(active.turn) is None:
+    folded = await refold(runtime, key, SessionState(key.session, Cursor(0, active.first - 1), ended), standing.last)
+    if folded is None or folded.find(active.turn) is None:
         found = await recover(runtime, key, active, standing.seq)
         if await runtime.journal.turn(key, active.turn) != active:  # it may have ended at or before that seq
             return None
-        return SessionState(key.session, Cursor(standing.epoch, standing.seq), ended, found.state)
+        state = found.state if found.whole else replace(found.state, status=_status(standing.head, active))
+        return SessionState(key.session, Cursor(standing.epoch, standing.seq), ended, state)
     return folded
+
+
+def _status(head: Head, record: TurnRecord) -> Status:
+    """A turn's record is not written when the turn goes on after it waited; the head is."""
+    return head.turn.status if head.turn and head.turn.id == record.turn else record.status
 
 
 def _at_rest(standing: Standing, head: Head, records: list[TurnRecord]) -> bool:
