@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from engine.rig import KEY, PATIENCE, Fault, Gate, Instance, Puppet, Rig, eventually, nth, types, unbroken
 from legato import tool
 from legato.agents import Turn
+from legato.engine.run import LOOKS
 from legato.errors import JournalRejected
-from legato.journal import SessionKey, TurnRecord
+from legato.journal import Commit, SessionKey, TurnRecord
 
 LATER = 3600
 
@@ -302,6 +304,43 @@ async def test_a_takeover_that_nobody_waits_for_says_in_the_log_why_it_failed(
 
 async def refusing(key: SessionKey, turn: str) -> TurnRecord | None:
     raise JournalRejected("not allowed")
+
+
+async def test_a_takeover_that_a_late_append_refuses_looks_again_at_once(rig: Rig) -> None:
+    """Its owner had been thought lost, and wrote once more between the look and the fence."""
+    owner, turn = await begun(rig)
+    other = rig.instance(saying_again, "b")
+    other.clock.advance(LATER)
+    gate = Gate()
+    other.journal.rule = nth(gate, 1, "commit")
+    taking = asyncio.create_task(other.engine.take_over(KEY))
+    await gate.reached.wait()
+    turn.text("late")
+    await owner.live().writer.flush()
+    gate.open()
+    assert await taking
+    await other.ended()
+    assert types(await other.stored()) == WHOLE
+
+
+async def test_a_takeover_that_is_refused_again_and_again_is_left_for_later(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, turn = await begun(rig)
+    other, refused = rig.instance(saying_again, "b"), count()
+    other.clock.advance(LATER)
+
+    commit = other.journal.commit
+
+    async def late(key: SessionKey, wanted: Commit) -> Commit:
+        turn.text(f"late {next(refused)}")
+        await owner.live().writer.flush()
+        return await commit(key, wanted)
+
+    monkeypatch.setattr(other.journal, "commit", late)
+    async with asyncio.timeout(PATIENCE):
+        assert await other.engine.take_over(KEY) is None
+    assert next(refused) == LOOKS
 
 
 async def test_who_follows_an_abandoned_turn_takes_it_over(rig: Rig) -> None:

@@ -32,6 +32,9 @@ T = TypeVar("T")
 IN_THE_WAY_SECONDS: Final = 0.5
 """How long a start does not look whether the turn in its way has lost its owner, when the journal tells of nothing."""
 
+LOOKS: Final = 5
+"""How often in a row a turn that keeps moving is looked at by who wants to take it over."""
+
 
 @dataclass(frozen=True, slots=True)
 class StartTurn:
@@ -91,7 +94,8 @@ class Engine:
 
     async def take_over(self, key: SessionKey) -> LiveTurn | None:
         """Fences a turn that needs an owner under a new epoch and goes on with it; returns when that has begun, here or
-        elsewhere. Gives the turn that began here.
+        elsewhere, and at once where it is under way here already or this instance drains. Gives the turn that began by
+        this call.
 
         Its agent is entered again. A turn that someone wanted cancelled ends as interrupted; one that has cost too many
         owners, or was left for too long, as failed.
@@ -227,6 +231,13 @@ class Engine:
     # Taking over.
 
     async def _take_over(self, key: SessionKey) -> LiveTurn | None:
+        """Looks again where the session has moved on meanwhile: by another owner, or by what was written or asked."""
+        for _ in range(LOOKS):
+            with suppress(Conflict):
+                return await self._fence(key)
+        return None
+
+    async def _fence(self, key: SessionKey) -> LiveTurn | None:
         runtime = self._runtime
         standing = await persist(runtime.journal.standing, key)
         turn = standing.head.turn if standing.head else None
@@ -236,11 +247,8 @@ class Engine:
         attempts = lost_owners(standing)
         resumed = TurnResumed(reason=why_resumed(standing, turn.id, runtime.clock()) or "released", attempt=attempts)
         found = await persist(recover, runtime, key, record, standing.seq)
-        try:
-            commit = fence(runtime, standing, turn.id, resumed, attempts=attempts)
-            committed = await persist(runtime.journal.commit, key, commit)
-        except Conflict:
-            return None
+        commit = fence(runtime, standing, turn.id, resumed, attempts=attempts)
+        committed = await persist(runtime.journal.commit, key, commit)
         assert committed.segment
         last = last_word(runtime, standing, turn.id, attempts, found.whole)
         past = Past(found.state, found.steps, doubt_of(standing))
