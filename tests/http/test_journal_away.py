@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -28,6 +29,26 @@ async def blocked(face: Face, tmp_path: Path) -> AsyncIterator[Server]:
     (tmp_path / "file").touch()
     async with Server(f"sqlite:///{tmp_path}/file/journal.sqlite", tmp_path / "log", face) as server:
         yield server
+
+
+@pytest.fixture
+async def kept(face: Face, tmp_path: Path) -> AsyncIterator[Server]:
+    async with Server(f"sqlite:///{tmp_path}/journal.sqlite", tmp_path / "log", face) as server:
+        yield server
+
+
+@pytest.mark.parametrize("turn", ["t1", None])
+async def test_a_journal_that_is_gone_in_mid_stream_is_a_last_frame_and_words_in_the_log(
+    kept: Server, tmp_path: Path, turn: str | None
+) -> None:
+    caller = kept.caller()
+    assert (await caller.begin("s", "/say 1\n/sleep 60\n/say 1", turn="t1")).status_code == 202
+    async with caller.events("s", "", **({"turn": turn} if turn else {})) as answer:
+        await answer.next()
+        (tmp_path / "journal.sqlite").rename(tmp_path / "away")
+        last = (await answer.rest())[-1]
+    assert (last.event, json.loads(last.data)["reason"]) == ("stream.closing", "lease")
+    assert "moved, deleted or replaced" in kept.output()
 
 
 async def test_a_journal_that_does_not_answer_is_503_with_retry_after(adrift: Server) -> None:

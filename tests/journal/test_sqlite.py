@@ -138,6 +138,33 @@ async def test_a_new_file_that_another_process_holds_is_waited_for(tmp_path: Pat
     await journal.close()
 
 
+async def test_a_file_that_is_moved_away_is_neither_written_nor_read_until_it_is_back(
+    open_journal: OpenJournal, path: Path
+) -> None:
+    journal, away = open_journal(), path.with_name("away")
+    await journal.commit(KEY, start())
+    os.rename(path, away)
+    for use in (lambda: journal.append(KEY, segment(2)), lambda: journal.read(KEY, 1, NOW), journal.check):
+        with pytest.raises(JournalRejected, match="moved, deleted or replaced"):
+            await use()
+    os.rename(away, path)
+    await journal.append(KEY, segment(2))
+    assert [each.first for each in await journal.read(KEY, 1, NOW)] == [1, 2]
+
+
+async def test_a_file_in_whose_place_another_process_has_begun_a_new_one_is_not_written(
+    open_journal: OpenJournal, path: Path
+) -> None:
+    """The journal would be in two, each with an owner of its own."""
+    journal = open_journal()
+    await journal.commit(KEY, start())
+    for name in os.listdir(path.parent):
+        os.remove(path.parent / name)
+    await open_journal().check()
+    with pytest.raises(JournalRejected, match="moved, deleted or replaced"):
+        await journal.append(KEY, segment(2))
+
+
 async def test_a_write_of_this_process_wakes_who_waits_without_a_poll(
     open_journal: OpenJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

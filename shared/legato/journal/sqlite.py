@@ -37,7 +37,7 @@ from legato.journal import (
 from legato.journal import sqlite_rows as rows
 from legato.journal import sqlite_writes as writes
 from legato.journal.grouping import Grouping
-from legato.journal.sqlite_file import connection, explained
+from legato.journal.sqlite_file import connection, explained, identity
 from legato.journal.sqlite_rows import CONTROLS, HEADS, LEASES, Row
 from legato.journal.wakeups import Marks, Waiters
 
@@ -50,8 +50,11 @@ PURGE_SECONDS: Final = 60
 
 
 class _Database(NamedTuple):
+    """`file` is the one that was opened, whatever is at its path by now."""
+
     writer: aiosqlite.Connection
     reader: aiosqlite.Connection
+    file: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,8 +192,9 @@ class SqliteJournal:
             return
         await asyncio.wait([opened])
         if not opened.cancelled() and opened.exception() is None:
-            for connection in opened.result():
-                await connection.close()
+            writer, reader, _ = opened.result()
+            await writer.close()
+            await reader.close()
 
     # Reading
 
@@ -199,6 +203,7 @@ class SqliteJournal:
             raise _closed(self._path)
         database = await self._database()
         with explained(self._path):
+            self._stay(database)
             return list(await database.reader.execute_fetchall(sql, parameters))
 
     async def _poll(self) -> None:
@@ -230,10 +235,12 @@ class SqliteJournal:
 
     async def _transact(self, group: list[_Write]) -> list[Any]:
         """What came of each write of the group: its answer, or the error that refused it alone."""
-        db = (await self._database()).writer
+        database = await self._database()
+        db = database.writer
         with explained(self._path):
             try:
                 await db.execute_fetchall("BEGIN IMMEDIATE")
+                self._stay(database)
                 outcomes = await _outcomes(db, group)
                 await db.execute_fetchall("COMMIT")
             except BaseException:
@@ -270,7 +277,16 @@ class SqliteJournal:
                 await writer.close()
                 raise
         self._purging = asyncio.create_task(self._keep_purging())
-        return _Database(writer, reader)
+        return _Database(writer, reader, identity(self._path))
+
+    def _stay(self, database: _Database) -> None:
+        """Raises JournalRejected when the open file is not the one at its path any more: another process would open
+        that one, and the journal be in two."""
+        if identity(self._path) != database.file:
+            raise JournalRejected(
+                f"{self._path}: the file was moved, deleted or replaced while it is open; end every process that uses"
+                " it, put it back if you want what it holds, and start again"
+            )
 
     async def _keep_purging(self) -> None:
         while True:

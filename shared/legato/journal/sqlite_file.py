@@ -104,6 +104,16 @@ def _format(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """What tells the file at `path` from any other that was there or will be, for as long as it is open somewhere; None
+    when there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """SQLite's and the system's errors in the words of the port."""
