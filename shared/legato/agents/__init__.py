@@ -75,9 +75,10 @@ class Turn(Protocol):
         Work that raises is not recorded: an agent that catches that and goes on cannot be entered again.
 
         It is told from others by its name and occurrence; of branches that run side by side each names its own, and
-        says what it says in its steps. Where the work raises a retryable ModelFailed it is done again. Raises Refused
-        inside a step, for a result that is not JSON, and (`agent_diverged`) for a step that an agent entered again did
-        not ask for before.
+        says what it says in its steps. Equal names are matched in the order in which they are asked for, which branches
+        that are entered again need not keep. Where the work raises a retryable ModelFailed it is done again. Raises
+        Refused inside a step, for a result that is not JSON, and (`agent_diverged`) for a step that an agent entered
+        again did not ask for before.
         """
 
     async def exchange(
