@@ -11,11 +11,13 @@ import pytest
 from engine.rig import KEY, Gate, Instance, Rig, eventually, nth, types, unbroken
 from legato import Agent, tool
 from legato.agents import Call, Turn
+from legato.engine.recovery import CHECKPOINT, checkpoint
 from legato.errors import AlreadyDecided, NotFound
 from legato.journal import TurnRecord
 from legato.models.scripted import ScriptedModel
 from legato.sweeper import Sweeper
 from legato.tools import Tool
+from legato.turn import TurnState
 
 WIRE = '/say 1\n/tool wire {"amount":5}\n/say 1'
 BOTH = '/parallel look {} wire {"amount":5}\n/say 1'
@@ -26,6 +28,7 @@ TWO = '/parallel wire {"amount":1} wire {"amount":2}\n/say 1'
 class Bank:
     wired: list[int] = field(default_factory=list)
     looked: int = 0
+    heaped: int = 0
 
     def tools(self) -> list[Tool]:
         @tool(approval=lambda arguments: f"Wire {arguments['amount']}?")
@@ -38,7 +41,12 @@ class Bank:
             self.looked += 1
             return "seen"
 
-        return [wire, look]
+        @tool(effect="read")
+        async def heap(size: int) -> str:
+            self.heaped += 1
+            return "x" * size
+
+        return [wire, look, heap]
 
 
 @pytest.fixture
@@ -238,6 +246,24 @@ async def test_a_turn_that_waits_is_gone_on_with_after_its_events_have_expired(r
     await other.gateway.decide(KEY, "t1", "1-1-1", True, None)
     assert await completed(other) == "w1 w2 "
     assert bank.wired == [5]
+
+
+async def test_a_turn_waits_however_much_its_tools_have_given(rig: Rig, bank: Bank) -> None:
+    """More than one Commit takes; it is all there again when the turn goes on, its events expired or not."""
+    one, other = (instance(rig, bank, approval=9 * 86400) for _ in range(2))
+    await one.start('/tool heap {"size":1900000}\n' * 2 + WIRE)
+    await waiting(one)
+    other.clock.advance(5 * 86400)
+    await other.gateway.decide(KEY, "t1", "3-1-1", True, None)
+    assert await completed(other) == "w1 w2 "
+    assert (bank.wired, bank.heaped) == ([5], 2)
+
+
+def test_what_a_checkpoint_leaves_out_has_names_that_no_other_one_has() -> None:
+    """The one that counts stays whole while the pieces of the next are stored ahead of it."""
+    state = TurnState("t1", "waiting", "x" * 1_000_000)
+    first, second = ([private.name for private in checkpoint(seq, state, 0)] for seq in (7, 12))
+    assert set(first) & set(second) == {first[-1]} == {CHECKPOINT}
 
 
 async def test_a_snapshot_of_a_turn_that_waits_outlives_its_events(rig: Rig, bank: Bank) -> None:

@@ -45,7 +45,7 @@ def rest(runtime: Runtime, origin: Origin, segment: Segment, state: TurnState, s
         lease=replace(lease, sweep_at=now if asked_for else expiry),
         control=control,
         turn=record_of(state, origin, None, None, expires_at),
-        private=(checkpoint(segment.last, state, expires_at),),
+        private=checkpoint(segment.last, state, expires_at),
     )
 
 

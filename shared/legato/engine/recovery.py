@@ -20,6 +20,11 @@ from legato.turn import SessionState, TurnState, advance, merged
 CHECKPOINT: Final = "checkpoint"
 SLICE_SECONDS: Final = 0.01
 """How long a turn is folded in one go; others' streams go on in between."""
+CHECKPOINT_BYTES: Final = 512 * 1024
+"""A longer checkpoint is written ahead of the turn's last Commit, in pieces: tools may have given any number of large
+results."""
+PIECE_CHARS: Final = 512 * 1024
+"""Of those pieces; as UTF-8 a Commit has room for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,8 @@ class Checkpoint:
     state: TurnState
 
 
-_CHECKPOINT: Final = TypeAdapter(Checkpoint)
+_KEPT: Final[TypeAdapter[Checkpoint | list[str]]] = TypeAdapter(Checkpoint | list[str])
+"""What the private document of that name says: the checkpoint, or the names of the pieces of its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +48,25 @@ class Found:
     whole: bool
 
 
-def checkpoint(seq: int, state: TurnState, expires_at: int) -> Private:
-    return Private(state.turn, CHECKPOINT, _CHECKPOINT.dump_json(Checkpoint(seq, state)).decode(), expires_at)
+def checkpoint(seq: int, state: TurnState, expires_at: int) -> tuple[Private, ...]:
+    """The turn after its event `seq`. The last document makes it count; those before it are pieces that have to be
+    stored by then. They bear names that no other checkpoint of the turn has."""
+    data = _KEPT.dump_json(Checkpoint(seq, state))
+    text = data.decode()
+    if len(data) <= CHECKPOINT_BYTES:
+        return (Private(state.turn, CHECKPOINT, text, expires_at),)
+    pieces = [text[start : start + PIECE_CHARS] for start in range(0, len(text), PIECE_CHARS)]
+    names = [f"{CHECKPOINT}.{seq}.{number}" for number in range(len(pieces))]
+    ahead = (Private(state.turn, name, piece, expires_at) for name, piece in zip(names, pieces, strict=True))
+    return (*ahead, Private(state.turn, CHECKPOINT, _KEPT.dump_json(names).decode(), expires_at))
+
+
+def _checkpoint_in(texts: Mapping[str, str]) -> Checkpoint | None:
+    """What a turn's private documents have kept; None when nothing, or not all of it."""
+    kept = _KEPT.validate_json(texts.get(CHECKPOINT, "[]"))
+    if isinstance(kept, list) and kept and texts.keys() >= set(kept):
+        kept = _KEPT.validate_json("".join(texts[name] for name in kept))
+    return kept if isinstance(kept, Checkpoint) else None
 
 
 async def recover(runtime: Runtime, key: SessionKey, record: TurnRecord, last: int) -> Found:
@@ -56,7 +79,7 @@ async def recover(runtime: Runtime, key: SessionKey, record: TurnRecord, last: i
         texts, state = await asyncio.gather(reading, _gone_on(runtime, key, begun, first, until))
     else:
         texts = await reading
-        kept = _CHECKPOINT.validate_json(texts[CHECKPOINT]) if CHECKPOINT in texts else begun
+        kept = _checkpoint_in(texts) or begun
         state = await _gone_on(runtime, key, kept if kept.seq >= first else begun, first, until)
     if state is None:
         return Found(state_of(record), {}, whole=False)

@@ -33,6 +33,7 @@ from legato.turn import TurnState, advance, merged
 
 LAST: Final = TERMINAL | {"turn.suspended"}
 Ending = Callable[[Segment, TurnState, Standing], Commit]
+"""Of its private documents all but the last are stored ahead of it, each by itself."""
 """Makes the Commit of a turn's last segment from its last state and what stands there."""
 
 
@@ -215,7 +216,13 @@ class Writer:
     async def _conclude(self, segment: Segment) -> None:
         assert self._ending is not None
         state, ending = self.state, self._ending
-        await self._under_lease(lambda: ending(segment, state, replace(self._standing, lease=self._holding.lease)))
+
+        def last() -> Commit:
+            return ending(segment, state, replace(self._standing, lease=self._holding.lease))
+
+        for private in last().private[:-1]:
+            await self._holding.keep_private([private])
+        await self._under_lease(lambda: replace(commit := last(), private=commit.private[-1:]))
 
     async def _under_lease(self, make: Callable[[], Commit]) -> None:
         """Writes what `make` makes of the documents' stored versions. Raises LeaseLost."""
