@@ -106,7 +106,9 @@ class Gateway:
         """Asks the turn's owner to stop; True when the turn had ended already.
 
         A turn that has not begun yet is cancelled when it does; one without an owner is taken over to be ended.
+        Raises Draining.
         """
+        self._refuse_when_leaving(key)
         record = await answer(self._runtime.journal.turn, key, turn)
         if record and record.status in ENDED:
             return True
@@ -119,8 +121,9 @@ class Gateway:
     async def decide(self, key: SessionKey, turn: str, request: str, approved: bool, note: str | None) -> Decided:
         """Answers a turn's question; the first answer counts. The turn is resumed here if it waited for it.
 
-        Raises NotFound, TurnGone, AlreadyDecided.
+        Raises NotFound, TurnGone, AlreadyDecided, Draining.
         """
+        self._refuse_when_leaving(key)
         while True:
             record = await self._record(key, turn)
             standing = await answer(self._runtime.journal.standing, key)
@@ -200,8 +203,7 @@ class Gateway:
         return {"status": status, "instance": self._runtime.instance, "turns": len(self._engine.live)}
 
     async def _open(self, key: SessionKey, cursor: Cursor | None, start: bool, turn: str | None) -> Reader | None:
-        if self._engine.leaves(key):
-            raise Draining("this instance is about to end; ask again, another will answer")
+        self._refuse_when_leaving(key)
         if turn is None:
             standing = await answer(self._runtime.journal.standing, key, trust_head=True)
             if standing.head is None or standing.head.deleted:
@@ -216,6 +218,11 @@ class Gateway:
         if cursor and record.last is not None and cursor.seq >= record.last:
             return None if await self._exists(key, cursor) else self._reader(key, None, turn)
         return self._reader(key, cursor, turn)
+
+    def _refuse_when_leaving(self, key: SessionKey) -> None:
+        """This instance takes no turn over any more; what is asked of one here would be left lying."""
+        if self._engine.leaves(key):
+            raise Draining("this instance is about to end; ask again, another will answer")
 
     async def _record(self, key: SessionKey, turn: str) -> TurnRecord:
         record = await answer(self._runtime.journal.turn, key, turn)

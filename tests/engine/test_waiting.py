@@ -7,7 +7,7 @@ import pytest
 from engine.rig import KEY, Instance, Rig, ends, eventually, types, unbroken
 from legato import tool
 from legato.agents import Turn
-from legato.errors import AlreadyDecided, NotFound
+from legato.errors import AlreadyDecided, Draining, NotFound
 
 ASKED = ["turn.started", "text.delta", "tool.call", "approval.requested", "turn.suspended"]
 
@@ -125,6 +125,20 @@ async def test_a_turn_that_waits_is_cancelled_through_an_instance_that_never_ran
     record = await other.ended()
     assert (record.status, record.partial, agent.paid) == ("interrupted", "before ", [])
     assert types(ends(await other.stored())) == ["turn.interrupted"]
+
+
+async def test_an_instance_that_drains_refuses_what_it_could_not_go_on_with(rig: Rig) -> None:
+    """Taken, an answer or a cancel would be left lying until somebody looks at the turn."""
+    agent = Paying()
+    owner = await waiting(rig, agent)
+    await owner.gateway.drain()
+    with pytest.raises(Draining):
+        await owner.gateway.decide(KEY, "t1", "1-1-1", True, None)
+    with pytest.raises(Draining):
+        await owner.gateway.cancel(KEY, "t1", "enough", "ann")
+    other = rig.instance(agent)
+    await other.gateway.decide(KEY, "t1", "1-1-1", False, None)
+    assert (await other.ended()).status == "failed"
 
 
 async def test_deleting_a_session_that_waits_leaves_no_question_and_no_answer(rig: Rig) -> None:
