@@ -48,6 +48,14 @@ def send_then_read(caller: Caller, path: str, size: int, chunked: bool) -> bytes
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
+def send_raw(caller: Caller, request: bytes) -> bytes:
+    """What comes back until the server closes."""
+    url = httpx.URL(caller.url)
+    with socket.create_connection((url.host, url.port or 80), timeout=10) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
 def refused(answer: httpx.Response, status: int, code: str, path: str | None = None) -> dict[str, Any]:
     """Asserts that `answer` is that problem, whole and well-formed; gives its fields."""
     assert answer.headers["content-type"] == "application/problem+json", answer.text

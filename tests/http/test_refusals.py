@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from harness import Caller
-from http_raw import JSON, refused, send, send_then_read
+from http_raw import JSON, refused, send, send_raw, send_then_read
 
 INPUT = b'{"input":"/say 1"}'
 BAD_IDS = ["-a", "a%20b", "a%00", "a%0d", "a:%20b", "%C3%A9", "a" * 65, "..%2e", "%E2%80%A8", "%ff"]
@@ -112,6 +112,15 @@ async def test_a_refusal_is_not_lost_to_who_sends_all_and_then_reads(ann: Caller
     answer = await asyncio.to_thread(send_then_read, ann, f"/v1/sessions/{session}/turns", 3_000_000, chunked)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b'"code":"too_large"' in answer
+
+
+async def test_a_body_whose_chunks_are_none_is_the_clients_mistake(ann: Caller, session: str) -> None:
+    """And is no accident in the log, which a test of all requests looks through."""
+    fields = ["Host: h", "Authorization: Bearer dev:ann", "Content-Type: application/json", "Connection: close"]
+    head = [f"POST /v1/sessions/{session}/turns HTTP/1.1", *fields, "Transfer-Encoding: chunked", "", ""]
+    answer = await asyncio.to_thread(send_raw, ann, "\r\n".join(head).encode() + b"ZZ\r\n{}\r\n0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 4")
+    assert (await ann.snapshot(session)).status_code == 404
 
 
 async def test_a_chunked_body_in_bounds_is_taken(ann: Caller, session: str) -> None:
