@@ -262,7 +262,7 @@ def _failure(error: BaseException) -> Outcome:
         return Outcome.failed(error.code, error.message)
     try:
         said = str(error)
-    except Exception:
+    except BaseException:  # as in `_attempt`
         said = ""
     kind = type(error).__name__
     return Outcome.failed("tool_failed", f"{kind}: {said}" if said else kind)

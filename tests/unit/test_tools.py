@@ -280,6 +280,11 @@ class Unspeakable(Exception):
         raise RuntimeError
 
 
+class Unutterable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
 class TestFailures:
     @pytest.mark.parametrize("in_thread", [True, False])
     @pytest.mark.parametrize(
@@ -292,6 +297,7 @@ class TestFailures:
             (KeyboardInterrupt(), ("tool_failed", "KeyboardInterrupt")),
             (StopIteration(), ("tool_failed", None)),
             (Unspeakable(), ("tool_failed", "Unspeakable")),
+            (Unutterable(), ("tool_failed", "Unutterable")),
             (asyncio.CancelledError(), ("tool_failed", None)),
         ],
     )
