@@ -228,6 +228,25 @@ async def test_a_result_that_cannot_be_taken_is_an_error_of_its_call(rig: Rig, b
     assert not any("xxx" in record.data or "three" in record.data for record in records)
 
 
+@pytest.mark.parametrize("name", ["x" * 401, "\u00e9" * 201, "half \ud83d"])
+async def test_a_step_whose_name_no_journal_can_hold_is_refused(rig: Rig, name: str) -> None:
+    """Before its work begins; its instance keeps the turn."""
+    done: list[str] = []
+
+    async def work() -> None:
+        done.append(name)
+
+    async def agent(turn: Turn) -> None:
+        await turn.step("x" * 400, work)
+        await turn.step(name, work)
+
+    instance = rig.instance(agent)
+    await instance.play()
+    error = (await instance.record()).error
+    assert error
+    assert (error["code"], len(done)) == ("bad_name", 1)
+
+
 async def test_a_tools_own_error_that_nobody_catches_is_the_turns(rig: Rig) -> None:
     @tool(effect="read")
     async def poor() -> None:

@@ -15,10 +15,13 @@ from pydantic import JsonValue, TypeAdapter
 from pydantic_core import to_json
 
 from legato.errors import Refused
+from legato.text import brief, clean
 from legato.turn import ToolState, TurnState
 
 DIVERGED: Final = "agent_diverged"
 PREFIX: Final = "step."
+NAME_BYTES: Final = 400
+"""Of a step's name, so that with all that goes with it, and percent-encoded, it fits the id of a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,10 @@ class Past:
         return bool(self._steps or self._calls)
 
     def step(self, name: str) -> tuple[str, Recorded | None]:
-        """The key of the step asked for, and what is recorded of it."""
+        """The key of the step asked for, and what is recorded of it. Raises Refused (`bad_name`)."""
+        if len(name.encode(errors="replace")) > NAME_BYTES or name != clean(name):
+            said = f"turn.step({brief(name)!r}): expected a name of at most {NAME_BYTES} bytes of UTF-8"
+            raise Refused("bad_name", said)
         self._asked[name] += 1
         key = f"{PREFIX}{name}.{self._asked[name]}"
         return key, self._steps.pop(key, None)
