@@ -34,6 +34,14 @@ async def test_a_models_arguments_nested_too_deep_settle_the_call(rig: Rig, dept
     assert all(record.decode() for record in await instance.stored())
 
 
+@pytest.mark.parametrize("depth", [95, 97, 99])
+async def test_arguments_as_deep_as_may_be_reach_their_tool(rig: Rig, depth: int) -> None:
+    """They are stored twice, and deeper in their model's answer than in their call."""
+    instance = rig.instance(Agent(model=ScriptedModel(), tools=[echo]))
+    await instance.play('/tool echo {"value": ' + "[" * depth + "]" * depth + "}\n/say 1")
+    assert [result["ok"] for result in await payloads(instance, "tool.result")] == [True]
+
+
 @pytest.mark.parametrize("wrong", [math.nan, b"x", object(), {1: 2}])
 async def test_a_hand_written_agent_is_told_what_is_no_json(rig: Rig, wrong: Any) -> None:
     async def agent(turn: Turn) -> None:

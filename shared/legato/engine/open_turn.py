@@ -27,12 +27,14 @@ from legato.engine.writer import Writer
 from legato.errors import ModelFailed, Refused, ToolFailed
 from legato.events import ReasoningDelta, StepRewound, TextDelta, ToolCall, Usage
 from legato.journal import Private, SessionKey
-from legato.text import Surrogates, brief, clean_json
+from legato.text import NESTING, Surrogates, brief, clean_json
 from legato.tools import Outcome, Tool
 
 log = logging.getLogger("legato.engine")
 STEP_BYTES: Final = 2 * 1024 * 1024
 """A step's result has to fit a Commit beside the segment that goes with it."""
+STEP_NESTING: Final = NESTING + 8
+"""Levels of it: a model's answer holds the arguments of the calls that it asks for."""
 RETRY_SECONDS: Final = 0.5
 """The first pause before a step whose model failed for a moment is tried again; each further one is twice as long."""
 CATCH_UP_SECONDS: Final = 3.0
@@ -340,7 +342,7 @@ def _measure(text: str) -> int:
 def _as_recorded(name: str, result: JsonValue) -> JsonValue:
     """The result after its way through JSON. Raises Refused (`bad_result`, `result_too_large`)."""
     try:
-        text = to_json(clean_json(to_jsonable_python(result)))
+        text = to_json(clean_json(to_jsonable_python(result), STEP_NESTING))
     except ValueError as wrong:
         raise Refused("bad_result", f"turn.step({name!r}): its result is recorded as JSON: {wrong}") from None
     if len(text) > STEP_BYTES:
