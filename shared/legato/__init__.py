@@ -2,7 +2,7 @@
 
 from legato.agents import Turn
 from legato.agents.loop import Agent
-from legato.errors import ToolFailed
+from legato.errors import StepFailed, ToolFailed
 from legato.tools import Tool, ToolContext, tool
 
-__all__ = ["Agent", "Tool", "ToolContext", "ToolFailed", "Turn", "tool"]
+__all__ = ["Agent", "StepFailed", "Tool", "ToolContext", "ToolFailed", "Turn", "tool"]

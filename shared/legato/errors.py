@@ -66,6 +66,19 @@ class ModelFailed(LegatoError):
         self.code, self.retryable, self.retry_after = code, retryable, retry_after
 
 
+class StepFailed(LegatoError):
+    """The work of a step raised something else than an error of Legato: `kind` is the name of its class.
+
+    It is recorded, and raised again when the agent is entered again: catch this, and go on without the step.
+    """
+
+    code = "step_failed"
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}" if message else kind)
+        self.kind, self.message = kind, message
+
+
 class SettingsError(LegatoError):
     """A setting is wrong; the message names it and what was expected."""
 

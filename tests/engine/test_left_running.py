@@ -113,6 +113,25 @@ async def test_a_call_that_is_durable_as_its_agent_ends_starts_no_tool(rig: Rig)
     assert not entered.is_set()
 
 
+async def test_a_step_that_outlasts_its_turn_writes_nothing_any_more(rig: Rig) -> None:
+    """Its record would come with a lease that is live again."""
+    going, left = asyncio.Event(), list[asyncio.Task[object]]()
+
+    async def agent(turn: Turn) -> None:
+        left.append(asyncio.ensure_future(turn.step("late", going.wait)))
+        await asyncio.sleep(0)
+
+    instance = rig.instance(agent)
+    await instance.start()
+    await instance.ended()
+    going.set()
+    await eventually(left[0].done)
+    assert isinstance(left[0].exception(), Refused)
+    lease = await instance.journal.lease(KEY)
+    assert lease
+    assert lease.expires_at == 0
+
+
 async def test_no_calls_at_all_have_no_outcomes(rig: Rig) -> None:
     async def agent(turn: Turn) -> None:
         none: list[Call] = []

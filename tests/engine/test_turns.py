@@ -10,7 +10,7 @@ import pytest
 from pydantic import JsonValue
 
 from engine.rig import Rig, types, unbroken
-from legato import Agent, tool
+from legato import Agent, StepFailed, tool
 from legato.agents import Call, Turn
 from legato.errors import Refused, ToolFailed
 from legato.models.scripted import ScriptedModel
@@ -150,7 +150,7 @@ async def test_a_call_beside_a_step_is_not_inside_it(rig: Rig) -> None:
 
 async def test_a_step_that_raises_can_be_caught_and_the_turn_goes_on(rig: Rig) -> None:
     async def agent(turn: Turn) -> None:
-        with pytest.raises(LookupError):
+        with pytest.raises(StepFailed):
             await turn.step("s", lambda: fails(turn))
         await turn.text(str(await turn.call(look, name="b")))
 

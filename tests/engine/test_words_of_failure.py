@@ -29,6 +29,17 @@ async def test_every_error_ends_the_turn(rig: Rig, failure: BaseException, code:
     assert (last["type"], last["code"], last["message"]) == ("turn.failed", code, message)
 
 
+async def test_a_failed_step_that_nobody_catches_ends_the_turn_as_its_error_would(rig: Rig) -> None:
+    async def work() -> None:
+        raise ValueError("not for everybody's eyes")
+
+    async def agent(turn: Turn) -> None:
+        await turn.step("work", work)
+
+    last = json.loads((await rig.instance(agent).play())[-1].data)
+    assert (last["code"], last["message"]) == ("agent_error", "the agent raised ValueError")
+
+
 async def test_every_reason_ends_the_turn(rig: Rig) -> None:
     async def agent(turn: Turn) -> None:
         turn.finish({"in\ud83d": 1}, "stop\ud83d")

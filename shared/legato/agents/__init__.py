@@ -72,19 +72,22 @@ class Turn(Protocol):
         """Does a named piece of work once: its result, as JSON gives it back, and what it says are durable before this
         returns.
 
-        Work that raises is not recorded: an agent that catches that and goes on cannot be entered again.
+        A failure is a result: it is durable before it is raised, and raised again, without the work, when the agent is
+        entered again. ModelFailed, ToolFailed and Refused are raised as such, whatever else the work raises as
+        StepFailed. What the work has said by then stays. Where it raises a retryable ModelFailed it is done again
+        first. Work that is cancelled is not recorded.
 
-        It is told from others by its name and occurrence; of branches that run side by side each names its own, and
-        says what it says in its steps. Equal names are matched in the order in which they are asked for, which branches
-        that are entered again need not keep. Where the work raises a retryable ModelFailed it is done again. Raises
-        Refused inside a step, for a result that is not JSON, and (`agent_diverged`) for a step that an agent entered
-        again did not ask for before.
+        A step is told from others by its name and occurrence; of branches that run side by side each names its own,
+        and says what it says in its steps. Equal names are matched in the order in which they are asked for, which
+        branches that are entered again need not keep. Raises Refused inside a step, for a result that is not JSON, and
+        (`agent_diverged`) for a step that an agent entered again did not ask for before.
         """
 
     async def exchange(
         self, name: str, work: Callable[[], Awaitable[JsonValue]], calls: Callable[[JsonValue], Sequence[Call]], /
     ) -> tuple[JsonValue, list[Outcome]]:
-        """A step and the tool calls that its result asks for: recorded together, before any of them starts."""
+        """A step and the tool calls that its result asks for: recorded together, before any of them starts. It fails
+        as a step does."""
 
     async def history(self, limit: int, /) -> Sequence[PastTurn]:
         """The newest `limit` turns of the session that completed before this one, oldest first."""

@@ -19,7 +19,7 @@ from legato.engine.questions import Questions
 from legato.engine.records import Origin
 from legato.engine.runtime import Runtime, persist
 from legato.engine.writer import Writer
-from legato.errors import JournalRejected, LeaseLost, LegatoError, ModelFailed, Refused, ToolFailed
+from legato.errors import JournalRejected, LeaseLost, LegatoError, ModelFailed, Refused, StepFailed, ToolFailed
 from legato.events import Payload, TurnCompleted, TurnFailed, TurnInterrupted, TurnSuspended
 from legato.journal import Cancel, Control, Segment, SessionKey, Standing
 from legato.text import brief
@@ -241,7 +241,8 @@ def _failed(turn: str, failure: BaseException) -> TurnFailed:
     if isinstance(failure, Refused | ToolFailed):
         return TurnFailed(code=brief(failure.code), message=brief(str(failure)))
     log.error("turn %s: the agent failed", turn, exc_info=failure)
-    return TurnFailed(code="agent_error", message=f"the agent raised {type(failure).__name__}")
+    kind = failure.kind if isinstance(failure, StepFailed) else type(failure).__name__
+    return TurnFailed(code="agent_error", message=f"the agent raised {kind}")
 
 
 def _forget(task: asyncio.Task[None]) -> None:

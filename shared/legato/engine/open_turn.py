@@ -20,6 +20,7 @@ from pydantic_core import from_json, to_json, to_jsonable_python
 
 from legato.agents import Call, PastTurn
 from legato.engine.calls import Calls, Intent, cost, together
+from legato.engine.failures import UNRECORDED, Failure
 from legato.engine.past import Past, Recorded, text_of
 from legato.engine.records import Origin
 from legato.engine.runtime import Runtime, persist
@@ -147,13 +148,7 @@ class OpenTurn:
         self._refuse_inside(f"turn.step({name!r})", "put one after the other")
         key, known = self._past.step(name)
         self._look_back()
-        if known:
-            return known.result
-        await self._begin(f"step {name!r}")
-        number = self._number()
-        result = await self._work(name, number, work)
-        await self._writer.commit(private=self._take_unsaved(self._private(key, number, result)))
-        return result
+        return known.given() if known else (await self._do(key, name, work, alone=True)).result
 
     async def exchange(
         self, name: str, work: Callable[[], Awaitable[JsonValue]], calls: Callable[[JsonValue], Sequence[Call]]
@@ -162,16 +157,10 @@ class OpenTurn:
         self._refuse_inside(f"turn.exchange({name!r})", "put one after the other")
         key, known = self._past.step(name)
         self._look_back()
-        number = None
-        if known:
-            result = known.result
-        else:
-            await self._begin(f"step {name!r}")
-            number = self._number()
-            result = await self._work(name, number, work)
-            self._unsaved.append(self._private(key, number, result))
+        done = known or await self._do(key, name, work, alone=False)
+        result = done.given()
         requests = calls(result)
-        return result, await self._make(requests, number) if requests else []
+        return result, await self._make(requests, None if known else done.step) if requests else []
 
     async def enter(self) -> None:
         """Takes back what an earlier owner said in pieces that it did not record: they start over."""
@@ -265,16 +254,41 @@ class OpenTurn:
         self._next += 1
         return self._next - 1
 
-    async def _work(self, name: str, number: int, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
-        """The result as it is recorded, so that an agent that is entered again is given the same."""
-        inside = _INSIDE.set(_Inside(name, number))
+    async def _do(self, key: str, name: str, work: Callable[[], Awaitable[JsonValue]], *, alone: bool) -> Recorded:
+        """Does what is not recorded, and records it: `alone`, or in the next Commit. A failure is durable before it is
+        raised."""
+        await self._begin(f"step {name!r}")
+        number = self._number()
         self._calls.start_work()
+        try:
+            done, cause = await self._outcome(name, number, work)
+            self._unsaved.append(self._private(key, done))
+            if alone or done.failure:
+                await self._writer.commit(private=self._take_unsaved())
+        finally:
+            self._calls.end_work()
+        if done.failure:
+            raise done.failure.error() from cause
+        return done
+
+    async def _outcome(
+        self, name: str, number: int, work: Callable[[], Awaitable[JsonValue]]
+    ) -> tuple[Recorded, Exception | None]:
+        """What is recorded of it, so that an agent that is entered again is given the same; and why it failed."""
+        inside = _INSIDE.set(_Inside(name, number))
         try:
             result = await self._patiently(number, work)
             self.close_text()
-            return _as_recorded(name, result)
+            return Recorded(self._first, number, _as_recorded(name, result)), None
+        except UNRECORDED:
+            raise
+        except Exception as failed:
+            if _is_cancelled():
+                raise
+            with suppress(Refused):
+                self.close_text()
+            return Recorded(self._first, number, None, Failure.of(failed)), failed
         finally:
-            self._calls.end_work()
             _INSIDE.reset(inside)
 
     async def _patiently(self, number: int, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
@@ -284,7 +298,7 @@ class OpenTurn:
             try:
                 return await work()
             except ModelFailed as failed:
-                if not failed.retryable:
+                if not failed.retryable or _is_cancelled():
                     raise
                 log.warning("turn %s: the model failed and is asked again: %s", self.id, failed)
                 await self._rewind(number)
@@ -299,13 +313,12 @@ class OpenTurn:
             await self._writer.commit(StepRewound(step=number))
             self._room = _room(self._writer, self._runtime.settings.text_bytes)
 
-    def _private(self, key: str, number: int, result: JsonValue) -> Private:
-        text = text_of(Recorded(self._first, number, result))
-        return Private(self.id, key, text, self._runtime.clock() + self._runtime.retention_ms)
+    def _private(self, key: str, done: Recorded) -> Private:
+        return Private(self.id, key, text_of(done), self._runtime.clock() + self._runtime.retention_ms)
 
-    def _take_unsaved(self, *more: Private) -> tuple[Private, ...]:
+    def _take_unsaved(self) -> tuple[Private, ...]:
         """Results that wait for the next Commit of the agent's; the turn's end has no need of them."""
-        taken = (*self._unsaved, *more)
+        taken = tuple(self._unsaved)
         self._unsaved.clear()
         return taken
 
@@ -350,6 +363,12 @@ def _as_recorded(name: str, result: JsonValue) -> JsonValue:
         raise Refused("result_too_large", f"turn.step({name!r}): {what}")
     recorded: JsonValue = from_json(text)
     return recorded
+
+
+def _is_cancelled() -> bool:
+    """What is raised now may be what a cancellation was turned into."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _holdable(kind: str, tokens: int) -> bool:

@@ -14,6 +14,7 @@ from typing import Final
 from pydantic import JsonValue, TypeAdapter
 from pydantic_core import to_json
 
+from legato.engine.failures import Failure
 from legato.errors import Refused
 from legato.text import brief, clean
 from legato.turn import ToolState, TurnState
@@ -26,12 +27,19 @@ NAME_BYTES: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A finished step: its number in the turn's events, and its result. `first` is the turn's first seq: the id of a
-    deleted turn may have been used again."""
+    """A finished step: its number in the turn's events, and its result, or how it failed. `first` is the turn's first
+    seq: the id of a deleted turn may have been used again."""
 
     first: int
     step: int
     result: JsonValue
+    failure: Failure | None = None
+
+    def given(self) -> JsonValue:
+        """What an agent is given that is entered again. Raises what the step's work failed with."""
+        if self.failure:
+            raise self.failure.error()
+        return self.result
 
 
 _RECORDED: Final = TypeAdapter(Recorded)

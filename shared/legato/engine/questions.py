@@ -27,8 +27,9 @@ class Questions:
 
     @property
     def open(self) -> bool:
-        """Somebody waits for a person."""
-        return any(not answer.done() for answer in self._open.values())
+        """Somebody waits for a person, and nobody has an answer to go on with."""
+        answered = [answer.done() for answer in self._open.values() if not answer.cancelled()]
+        return bool(answered) and not any(answered)
 
     @property
     def calls(self) -> set[str]:

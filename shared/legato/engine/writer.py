@@ -109,6 +109,7 @@ class Writer:
             private = ()
         await self.flush()
         if private:
+            self._check(self._state.status == "streaming", "step")
             await self._holding.keep_private(private)
 
     async def flush(self) -> None:
@@ -253,14 +254,18 @@ class Writer:
 
     # Bookkeeping.
 
-    def _number(self, payload: Payload) -> _Item:
+    def _check(self, taken: bool, what: str) -> None:
+        """Raises LeaseLost, what made the journal impossible, and Refused where `what` is not `taken` any more."""
         self._holding.check()
         if self._failure:
             raise self._failure
+        if not taken:
+            raise Refused("turn_ended", f"the turn is {self._state.status} and takes no {what}")
+
+    def _number(self, payload: Payload) -> _Item:
         early = payload.type in SHOWN_EARLY
         state = self._state if early else self.state
-        if not state.accepts(payload.type):
-            raise Refused("turn_ended", f"the turn is {state.status} and takes no {payload.type}")
+        self._check(state.accepts(payload.type), payload.type)
         at = self._runtime.clock()
         record = Event(self.seq + 1, self._holding.epoch, self.turn, at, payload).encode()
         self.seq = record.seq
