@@ -15,6 +15,8 @@ from engine.payment import Payment
 from engine.rig import KEY, PATIENCE, Client, Gate, Instance, Puppet, Rig, eventually, nth, types
 from legato.agents import Call, Turn
 from legato.engine.drain import LAST_SECONDS, RELEASE_SECONDS
+from legato.engine.endings import LOST_OWNERS
+from legato.engine.fences import lost_owners
 from legato.errors import Draining
 from legato.journal import Lease, SessionKey
 from legato.tools import ToolContext, tool
@@ -128,6 +130,51 @@ async def test_the_lease_of_a_once_tool_that_outlasts_its_instance_is_left_to_ex
     assert (await lease_of(instance)).expires_at > instance.clock()
     payment.going.set()
     await eventually(lambda: not instance.engine.live)
+
+
+async def test_an_owner_that_drains_under_a_once_tool_is_no_lost_one(rig: Rig) -> None:
+    """Were it, three deployments under a slow tool would end the turn as a `crash_loop`."""
+    entered: asyncio.Queue[None] = asyncio.Queue()
+    going = asyncio.Event()
+
+    @tool(effect="once", timeout=60, reconcile=lambda key: None)
+    async def pay() -> str:
+        entered.put_nowait(None)
+        await going.wait()
+        return "paid"
+
+    async def agent(turn: Turn) -> None:
+        await turn.text(str(await turn.call(pay)))
+
+    owners = [rig.instance(agent, drain=0) for _ in range(LOST_OWNERS + 1)]
+    await owners[0].start()
+    for number, owner in enumerate(owners):
+        owner.clock.advance(3600 * number)
+        await owner.engine.take_over(KEY)
+        async with asyncio.timeout(PATIENCE):
+            await entered.get()
+        if owner is not owners[-1]:
+            await owner.gateway.drain()
+    going.set()
+    assert (await owners[-1].ended()).output == "paid"
+
+
+async def test_an_owner_that_drains_with_a_call_in_doubt_is_no_lost_one(rig: Rig) -> None:
+    """It leaves its lease to run out, so that the doubt is not forgotten with it."""
+    payment = Payment()
+    owner, other = rig.instance(payment.agent), rig.instance(payment.agent, drain=0)
+    await owner.start()
+    await asyncio.wait_for(payment.entered.wait(), PATIENCE)
+    owner.journal.refuse()
+    other.clock.advance(7)
+    await other.engine.take_over(KEY)
+    assert lost_owners(await other.journal.standing(KEY)) == 2
+    await other.gateway.drain()
+    payment.going.set()
+    standing = await other.journal.standing(KEY)
+    assert lost_owners(standing) == 1
+    assert standing.lease
+    assert standing.lease.expires_at > 0
 
 
 async def test_an_agent_that_does_not_stop_keeps_nobody_from_its_turn(rig: Rig) -> None:

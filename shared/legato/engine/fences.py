@@ -73,11 +73,12 @@ def why_resumed(standing: Standing, turn: str, now: int) -> str | None:
 
 
 def lost_owners(standing: Standing) -> int:
-    """How many owners of the turn were lost: a lease that ran out, not one that was let go."""
+    """How many owners of the turn were lost: a lease that ran out, not one that was let go, nor one that its owner had
+    to leave."""
     lease = standing.lease
     if lease is None:
         return 1
-    return lease.attempts + bool(lease.expires_at)
+    return lease.attempts + bool(lease.expires_at and lease.owner)
 
 
 def doubt_of(standing: Standing) -> Doubt | None:

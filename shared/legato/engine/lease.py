@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from legato.engine.asking import noted
@@ -25,6 +26,8 @@ class Holding:
         self.lock = asyncio.Lock()
         self._runtime = runtime
         self._key = key
+        self._leaving = False
+        self._early = asyncio.Event()
 
     @property
     def epoch(self) -> int:
@@ -38,11 +41,20 @@ class Holding:
     async def keep(self) -> None:
         """Renews three times per lease, until it is lost."""
         while not self.lost.is_set():
-            await asyncio.sleep(self._runtime.settings.lease / 3)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._runtime.settings.lease / 3):
+                    await self._early.wait()
+            self._early.clear()
             try:
                 await self.renew()
             except JournalRejected as refused:  # the next renewal may be taken; if none is, the lease runs out
                 log.error("session %s: the lease cannot be renewed: %s", self._key.session, refused)
+
+    def leave(self) -> None:
+        """Takes this instance's name off the lease, at once and for as long as it is renewed still: it ends under a
+        tool that may not be stopped, and is no owner that was lost."""
+        self._leaving = True
+        self._early.set()
 
     async def assure(self) -> None:
         """Returns when the lease is live, renewing it if it has run out.
@@ -58,10 +70,8 @@ class Holding:
         async with self.lock:
             while True:
                 self.check()
-                expires_at = self._runtime.clock() + self._runtime.lease_ms
-                wanted = replace(self.lease, expires_at=expires_at, commit=self._runtime.nonce())
                 try:
-                    self.lease = await persist(self._runtime.journal.renew, self._key, wanted)
+                    self.lease = await persist(self._runtime.journal.renew, self._key, self._renewed())
                     return
                 except Conflict:
                     await self.reread()
@@ -91,16 +101,19 @@ class Holding:
         await self.assure()
         async with self.lock:
             self.check()
-            expires_at = self._runtime.clock() + self._runtime.lease_ms
-            wanted = replace(self.lease, expires_at=expires_at, commit=self._runtime.nonce())
             try:
-                written = await persist(self._runtime.journal.commit, self._key, replace(commit, lease=wanted))
+                written = await persist(self._runtime.journal.commit, self._key, replace(commit, lease=self._renewed()))
             except Conflict:
                 await self.reread()
                 return False
             assert written.lease
             self.lease = written.lease
             return True
+
+    def _renewed(self) -> Lease:
+        expires_at = self._runtime.clock() + self._runtime.lease_ms
+        owner = "" if self._leaving else self.lease.owner
+        return replace(self.lease, owner=owner, expires_at=expires_at, commit=self._runtime.nonce())
 
     async def reread(self) -> None:
         """Takes up the stored lease's version after a write whose answer was lost. Raises LeaseLost."""

@@ -142,6 +142,8 @@ class LiveTurn:
             if task.done():
                 await self.turn.close()
                 return [self._verdict(task)]
+            if self._handed_back and self.calls.hold_lease:
+                self.holding.leave()
             await self._tear_down(task, HAND_BACK_SECONDS if self._handed_back else GRACE_SECONDS)
         except asyncio.CancelledError:
             await self._tear_down(task, GRACE_SECONDS)
@@ -161,7 +163,9 @@ class LiveTurn:
             ending = await body(self)
         except HandedBack:
             await self.writer.flush()
-            if not self.calls.hold_lease:
+            if self.calls.hold_lease:
+                await self.holding.renew()
+            else:
                 await self.writer.release()
             return "draining"
         await self.writer.finish(ending, partial(rest, self._runtime, self.origin))

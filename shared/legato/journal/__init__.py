@@ -111,6 +111,8 @@ class Head:
 class Lease:
     """The right to append. Released: `expires_at` is 0. Epochs are compared, never owners' names.
 
+    `owner`: the instance that counts as lost when this runs out. Empty once it ends by itself and leaves that to a tool
+    that may not be stopped.
     `sweep_at`: when a sweeper looks whether this turn was left alone (None: never). Renewals leave it as it is.
     """
 
