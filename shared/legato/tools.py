@@ -24,6 +24,8 @@ from legato.threads import Threads
 log = logging.getLogger("legato.tools")
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _THREADS: Final = Threads(40, "legato-tool")
+GRACE_SECONDS: Final = 5.0
+"""How long an async tool may take to end once it was cancelled at its timeout."""
 
 Reconcile = Callable[[str], Any]
 Approval = str | Callable[[dict[str, Any]], str | None] | None
@@ -122,7 +124,7 @@ class Tool:
         context: ToolContext,
         *,
         result_bytes: int = 2 * 1024 * 1024,
-        grace: float = 5,
+        grace: float = GRACE_SECONDS,
         threads: Threads = _THREADS,
         ready: Callable[[], Awaitable[None]] | None = None,
         still: Callable[[], bool] = lambda: True,

@@ -26,7 +26,7 @@ from legato.engine.writer import Writer
 from legato.events import ApprovalRequested, ToolCall, ToolProgress, ToolResult
 from legato.journal import Decision, SessionKey
 from legato.text import brief, clean_json
-from legato.tools import Outcome, Tool, ToolContext
+from legato.tools import GRACE_SECONDS, Outcome, Tool, ToolContext
 
 T = TypeVar("T")
 PROGRESS_SECONDS: Final = 0.1
@@ -191,10 +191,11 @@ class Calls:
         return None if decision.approved else _unknown()
 
     async def _wait_for_its_end(self, tool: Tool, running: Outcome | None) -> None:
-        """An owner that was cut off stops a tool at its timeout, counted from the last moment it could start one."""
+        """An owner that was cut off stops a tool at its timeout, counted from the last moment it could start one, and
+        then lets it end."""
         if running is None and self._past.doubt:
-            left = self._past.doubt.since + tool.timeout * 1000 - self._runtime.clock()
-            await asyncio.sleep(max(0.0, left / 1000))
+            over = self._past.doubt.since + (tool.timeout + GRACE_SECONDS) * 1000
+            await asyncio.sleep(max(0.0, (over - self._runtime.clock()) / 1000))
 
     def _question(self, intent: ToolCall, kind: str, request: str | None, prompt: str) -> ApprovalRequested:
         """`request` names the one that is open already."""
