@@ -67,6 +67,19 @@ async def test_an_owner_past_its_expiry_renews_before_it_appends(rig: Rig) -> No
     assert calls == ["renew", "append"]
 
 
+async def test_an_owner_whose_lease_ran_out_too_long_ago_has_lost_it_to_nobody(rig: Rig) -> None:
+    """It stood for so long that its events have expired: its turn is ended like any other that was left."""
+    owner, turn = await begun(rig)
+    owner.clock.advance(owner.runtime.settings.ttl)
+    turn.text("late")
+    await eventually(lambda: not owner.engine.live)
+    assert not {"renew", "append"} & set(owner.journal.calls)
+    await owner.engine.take_over(KEY)
+    record = await owner.ended()
+    assert record.error
+    assert record.error["code"] == "expired"
+
+
 async def test_a_start_answered_after_its_lease_had_gone_does_not_displace_the_turn_that_runs_now(rig: Rig) -> None:
     async def waits(turn: Turn) -> None:
         await asyncio.Event().wait()

@@ -14,8 +14,6 @@ from legato.events import Payload, TurnFailed, TurnInterrupted
 from legato.journal import ActiveTurn, Commit, Control, Decision, Segment, Standing
 from legato.turn import TurnState
 
-EXPIRY_MARGIN_MS: Final = 3_600_000
-"""A turn left for the TTL less this is not gone on with: its events might expire meanwhile."""
 LOST_OWNERS: Final = 3
 """A turn that has cost so many owners their lives is not given to one more."""
 
@@ -57,7 +55,7 @@ def last_word(runtime: Runtime, standing: Standing, turn: str, attempts: int, wh
     if cancel := cancel_of(standing.control, turn):
         return TurnInterrupted(reason=cancel.reason, by=cancel.by)
     ran_out = standing.lease.expires_at if standing.lease else 0
-    if not whole or (ran_out and runtime.clock() > ran_out + runtime.ttl_ms - EXPIRY_MARGIN_MS):
+    if not whole or (ran_out and runtime.forsaken(ran_out)):
         return TurnFailed(code="expired", message="the turn was left for longer than its events are kept")
     if attempts >= LOST_OWNERS:
         return TurnFailed(code="crash_loop", message=f"{attempts} instances were lost while they ran this turn")

@@ -66,10 +66,10 @@ class Holding:
             await self.renew()
 
     async def renew(self) -> None:
-        """Raises LeaseLost when another owner has taken the session over; waits while the journal is silent."""
+        """Raises LeaseLost when another owner has taken the session over, or could not go on with it any more; waits
+        while the journal is silent."""
         async with self.lock:
             while True:
-                self.check()
                 try:
                     self.lease = await persist(self._runtime.journal.renew, self._key, self._renewed())
                     return
@@ -100,7 +100,6 @@ class Holding:
         """Writes it together with a renewed lease; False: not as things stand. Raises LeaseLost."""
         await self.assure()
         async with self.lock:
-            self.check()
             try:
                 written = await persist(self._runtime.journal.commit, self._key, replace(commit, lease=self._renewed()))
             except Conflict:
@@ -111,6 +110,10 @@ class Holding:
             return True
 
     def _renewed(self) -> Lease:
+        """Raises LeaseLost, also where it ran out so long ago that nobody may go on with its turn: events are gone."""
+        if self._runtime.forsaken(self.lease.expires_at):
+            self.lose()
+        self.check()
         expires_at = self._runtime.clock() + self._runtime.lease_ms
         owner = "" if self._leaving else self.lease.owner
         return replace(self.lease, owner=owner, expires_at=expires_at, commit=self._runtime.nonce())

@@ -18,6 +18,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 ANSWER_SECONDS: Final = 10.0
+EXPIRY_MARGIN_MS: Final = 3_600_000
+"""A turn left for the TTL less this is not gone on with: its events might expire meanwhile."""
 PAUSE_SECONDS: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 2.0
 
@@ -43,6 +45,10 @@ class Runtime:
     @property
     def approval_ms(self) -> int:
         return int(self.settings.approval * 1000)
+
+    def forsaken(self, ran_out: int) -> bool:
+        """A lease that ran out then did so for too long ago to go on with its turn."""
+        return self.clock() > ran_out + self.ttl_ms - EXPIRY_MARGIN_MS
 
     @property
     def keep_partial(self) -> bool:
