@@ -138,12 +138,15 @@ class Reader:
             self._check_at = lease.expires_at if lease else None
 
     def _attach(self) -> Feed | None:
-        """The live feed, if it is known to follow on this reader's position."""
+        """The live feed, if it is known to follow on this reader's position.
+
+        An owner may not know yet that its session has gone on without it: that a feed has reached a seq says nothing.
+        """
         live = self._engine.live.get(self._key)
         if live is None or self.cursor is None or live.writer.feed.closed:
             return None
         feed = live.writer.feed
-        follows_on = self._exact and self.cursor.epoch <= feed.epoch and feed.start <= self.cursor.seq <= feed.last
+        follows_on = self._exact and self.cursor.epoch <= feed.epoch and self.cursor.seq == feed.start
         if feed.knows(self.cursor) or follows_on:
             self.feed, self._settled = feed, False
         return self.feed

@@ -208,7 +208,7 @@ class Gateway:
             standing = await answer(self._runtime.journal.standing, key, trust_head=True)
             if standing.head is None or standing.head.deleted:
                 raise NotFound(f"there is no session {key.session!r}")
-            return self._reader(key, Cursor(0, 0) if start else cursor, None, exact=start)
+            return self._reader(key, Cursor(standing.epoch, 0) if start else cursor, None, exact=start)
         record = await self._record(key, turn)
         before = Cursor(0, record.first - 1)
         if start:

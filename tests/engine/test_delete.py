@@ -102,6 +102,22 @@ async def test_an_owner_that_slept_through_deletion_and_new_start_is_refused(rig
     assert not any("zombie" in record.data for record in await other.stored())
 
 
+@pytest.mark.parametrize("turn", ["t2", None])
+async def test_an_owner_that_sleeps_on_shows_nobody_what_it_says_in_place_of_the_new_turn(
+    rig: Rig, turn: str | None
+) -> None:
+    """It serves on meanwhile, and its feed has reached the seqs at which the new turn begins."""
+    owner, gate = await frozen(rig)
+    other = rig.instance(saying)
+    await other.gateway.delete(KEY)
+    await other.play(turn="t2")
+    client = await owner.follow(turn=turn, start=True)
+    await client.sees(lambda: any('"t2"' in data for data in client.data))
+    assert not any("zombie" in data for data in client.data)
+    await client.leave()
+    gate.open()
+
+
 @pytest.mark.parametrize("active", [False, True])
 async def test_a_turn_that_begins_before_the_purge_is_not_purged(rig: Rig, active: bool) -> None:
     """It loses neither its lease, its events, its record nor the cancel that was asked for it."""
