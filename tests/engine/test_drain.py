@@ -164,7 +164,7 @@ async def test_an_owner_that_drains_with_a_call_in_doubt_is_no_lost_one(rig: Rig
     payment = Payment()
     owner, other = rig.instance(payment.agent), rig.instance(payment.agent, drain=0)
     await owner.start()
-    await asyncio.wait_for(payment.entered.wait(), PATIENCE)
+    await payment.entered()
     owner.journal.refuse()
     other.clock.advance(7)
     await other.engine.take_over(KEY)
