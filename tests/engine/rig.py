@@ -343,15 +343,20 @@ class Rig:
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def instance(
-        self, agent: object, name: str | None = None, agents: Sequence[str] = ("agent", "second"), **settings: Any
+        self,
+        agent: object,
+        name: str | None = None,
+        agents: Sequence[str] = ("agent", "second"),
+        journal: Journal | None = None,
+        **settings: Any,
     ) -> Instance:
-        """`agents` are the names under which it serves `agent`."""
+        """`agents` are the names under which it serves `agent`, `journal` another one than the file."""
         clock = Clock()
-        journal = Flaky(SqliteJournal(self.path, clock=clock))
+        flaky = Flaky(journal or SqliteJournal(self.path, clock=clock))
         wanted = Settings(**{**SHORT, **settings})
-        runtime = Runtime(journal, wanted, clock, lambda: uuid4().hex, name or uuid4().hex[:6])
+        runtime = Runtime(flaky, wanted, clock, lambda: uuid4().hex, name or uuid4().hex[:6])
         engine = Engine(runtime, dict.fromkeys(agents, as_agent(agent)), default="agent")
-        made = Instance(clock, journal, runtime, engine, Gateway(runtime, engine))
+        made = Instance(clock, flaky, runtime, engine, Gateway(runtime, engine))
         self.stack.push_async_callback(made.close)
         return made
 

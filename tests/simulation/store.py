@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from legato.errors import Conflict, JournalRejected, LeaseLost
 from legato.journal import (
+    COMMIT_BYTES,
     Commit,
     Control,
     Head,
@@ -24,7 +25,6 @@ from legato.journal import (
 from legato.journal.wakeups import Marks
 
 Document = TypeVar("Document", Head, Lease, Control)
-COMMIT_BYTES = 3 * 1024 * 1024
 STALE = 0
 """A version that no document ever has."""
 

@@ -51,5 +51,5 @@ class Failure:
 def _said(error: Exception) -> str:
     try:
         return brief(str(error))
-    except Exception:  # an error that cannot say what it is
+    except BaseException:  # an error that cannot say what it is must not end the process
         return ""

@@ -16,26 +16,22 @@ from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 from pydantic import JsonValue
-from pydantic_core import from_json, to_json, to_jsonable_python
+from pydantic_core import to_json
 
 from legato.agents import Call, PastTurn
 from legato.engine.calls import Calls, Intent, cost, together
 from legato.engine.failures import UNRECORDED, Failure
-from legato.engine.past import Past, Recorded, text_of
+from legato.engine.past import Past, Recorded, as_recorded, room_beside, text_of
 from legato.engine.records import Origin
 from legato.engine.runtime import Runtime, persist
 from legato.engine.writer import Writer
 from legato.errors import ModelFailed, Refused, ToolFailed
 from legato.events import ReasoningDelta, StepRewound, TextDelta, ToolCall, Usage
 from legato.journal import Private, SessionKey
-from legato.text import NESTING, Surrogates, brief, clean_json
+from legato.text import Surrogates, brief
 from legato.tools import Outcome, Tool
 
 log = logging.getLogger("legato.engine")
-STEP_BYTES: Final = 2 * 1024 * 1024
-"""A step's result has to fit a Commit beside the segment that goes with it."""
-STEP_NESTING: Final = NESTING + 8
-"""Levels of it: a model's answer holds the arguments of the calls that it asks for."""
 RETRY_SECONDS: Final = 0.5
 """The first pause before a step whose model failed for a moment is tried again; each further one is twice as long."""
 CATCH_UP_SECONDS: Final = 3.0
@@ -141,7 +137,8 @@ class OpenTurn:
         """Runs tools side by side. All their `tool.call`s are durable in one Commit before any of them starts."""
         self._refuse_inside("turn.call", "call the tool outside it")
         self._refuse_when_over()
-        return await self._make(requests, None) if requests else []
+        await self._save()
+        return await self._make(requests, None, self._runtime.settings.result_bytes) if requests else []
 
     async def step(self, name: str, work: Callable[[], Awaitable[Any]]) -> Any:
         """Does a named piece of work once; its result, as JSON, and what it says are durable before it returns."""
@@ -160,7 +157,8 @@ class OpenTurn:
         done = known or await self._do(key, name, work, alone=False)
         result = done.given()
         requests = calls(result)
-        return result, await self._make(requests, None if known else done.step) if requests else []
+        room = min(self._runtime.settings.result_bytes, room_beside(result))
+        return result, await self._make(requests, None if known else done.step, room) if requests else []
 
     async def enter(self) -> None:
         """Takes back what an earlier owner said in pieces that it did not record: they start over."""
@@ -210,10 +208,10 @@ class OpenTurn:
 
     # Calls.
 
-    async def _make(self, requests: Sequence[Call], number: int | None) -> list[Outcome]:
-        """`number` is that of the step that asked for them, which they share."""
+    async def _make(self, requests: Sequence[Call], number: int | None, room: int) -> list[Outcome]:
+        """`number` is that of the step that asked for them, which they share, `room` what they may take in bytes."""
         self.close_text()
-        intents = await self._durable(requests, number)
+        intents = await self._durable(requests, number, room)
         self._refuse_when_over()
         self._calls.start_work(len(intents))
         tasks = [asyncio.ensure_future(self._settle(intent)) for intent in intents]
@@ -223,10 +221,10 @@ class OpenTurn:
         finally:
             self._settling.difference_update(tasks)
 
-    async def _durable(self, requests: Sequence[Call], number: int | None) -> list[Intent]:
+    async def _durable(self, requests: Sequence[Call], number: int | None, room: int) -> list[Intent]:
         intents: list[Intent] = []
         new: list[ToolCall] = []
-        at, room = number or self._next, self._runtime.settings.result_bytes
+        at = number or self._next
         for request in requests:
             intent, is_new = self._calls.intend(request, at, len(new) + 1, room)
             room -= cost(intent.call)
@@ -262,9 +260,10 @@ class OpenTurn:
         self._calls.start_work()
         try:
             done, cause = await self._outcome(name, number, work)
+            await self._save()
             self._unsaved.append(self._private(key, done))
             if alone or done.failure:
-                await self._writer.commit(private=self._take_unsaved())
+                await self._save()
         finally:
             self._calls.end_work()
         if done.failure:
@@ -279,7 +278,7 @@ class OpenTurn:
         try:
             result = await self._patiently(number, work)
             self.close_text()
-            return Recorded(self._first, number, _as_recorded(name, result)), None
+            return Recorded(self._first, number, as_recorded(name, result)), None
         except UNRECORDED:
             raise
         except Exception as failed:
@@ -316,6 +315,11 @@ class OpenTurn:
     def _private(self, key: str, done: Recorded) -> Private:
         return Private(self.id, key, text_of(done), self._runtime.clock() + self._runtime.retention_ms)
 
+    async def _save(self) -> None:
+        """Two results might be too much for one Commit."""
+        if self._unsaved:
+            await self._writer.commit(private=self._take_unsaved())
+
     def _take_unsaved(self) -> tuple[Private, ...]:
         """Results that wait for the next Commit of the agent's; the turn's end has no need of them."""
         taken = tuple(self._unsaved)
@@ -350,19 +354,6 @@ def _room(writer: Writer, limit: int) -> dict[type[TextDelta | ReasoningDelta], 
 
 def _measure(text: str) -> int:
     return len(to_json(text)) - 2
-
-
-def _as_recorded(name: str, result: JsonValue) -> JsonValue:
-    """The result after its way through JSON. Raises Refused (`bad_result`, `result_too_large`)."""
-    try:
-        text = to_json(clean_json(to_jsonable_python(result), STEP_NESTING))
-    except ValueError as wrong:
-        raise Refused("bad_result", f"turn.step({name!r}): its result is recorded as JSON: {wrong}") from None
-    if len(text) > STEP_BYTES:
-        what = f"its result is {len(text)} bytes of JSON, at most {STEP_BYTES} fit"
-        raise Refused("result_too_large", f"turn.step({name!r}): {what}")
-    recorded: JsonValue = from_json(text)
-    return recorded
 
 
 def _is_cancelled() -> bool:

@@ -12,17 +12,24 @@ from dataclasses import dataclass
 from typing import Final
 
 from pydantic import JsonValue, TypeAdapter
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json, to_jsonable_python
 
 from legato.engine.failures import Failure
 from legato.errors import Refused
-from legato.text import brief, clean
+from legato.journal import COMMIT_BYTES
+from legato.text import NESTING, brief, clean, clean_json
 from legato.turn import ToolState, TurnState
 
 DIVERGED: Final = "agent_diverged"
 PREFIX: Final = "step."
 NAME_BYTES: Final = 400
 """Of a step's name, so that with all that goes with it, and percent-encoded, it fits the id of a document."""
+STEP_BYTES: Final = 2 * 1024 * 1024
+"""A step's result has to fit a Commit beside the segment that goes with it."""
+STEP_NESTING: Final = NESTING + 8
+"""Levels of it: a model's answer holds the arguments of the calls that it asks for."""
+SEALING_BYTES: Final = 64 * 1024
+"""What a Commit takes for the names of its documents and whatever else is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,24 @@ def recorded(texts: Mapping[str, str], first: int) -> dict[str, Recorded]:
 def text_of(recorded: Recorded) -> str:
     """The step as a private document has it."""
     return _RECORDED.dump_json(recorded).decode()
+
+
+def as_recorded(name: str, result: JsonValue) -> JsonValue:
+    """The result after its way through JSON. Raises Refused (`bad_result`, `result_too_large`)."""
+    try:
+        text = to_json(clean_json(to_jsonable_python(result), STEP_NESTING))
+    except ValueError as wrong:
+        raise Refused("bad_result", f"turn.step({name!r}): its result is recorded as JSON: {wrong}") from None
+    if len(text) > STEP_BYTES:
+        what = f"its result is {len(text)} bytes of JSON, at most {STEP_BYTES} fit"
+        raise Refused("result_too_large", f"turn.step({name!r}): {what}")
+    recorded: JsonValue = from_json(text)
+    return recorded
+
+
+def room_beside(result: JsonValue) -> int:
+    """The bytes of JSON that the calls a result asks for may take, so that all of it fits one Commit."""
+    return COMMIT_BYTES - SEALING_BYTES - len(to_json(result))
 
 
 def _canonical(arguments: JsonValue) -> bytes:

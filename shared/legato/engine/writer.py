@@ -47,6 +47,11 @@ class _Item(NamedTuple):
     joined: bool = False
     """Durable in one Commit with the one before it."""
 
+    @property
+    def weight(self) -> int:
+        """Its bytes in a Commit."""
+        return self.size + _weight(self.private)
+
 
 class Writer:
     """`seq` is the last number given."""
@@ -104,13 +109,17 @@ class Writer:
             item = self._number(payload)._replace(joined=index > 0)
             self._hidden.append(item.record)
             self._enqueue(item)
-        if private and self._pending:
+        if private and self._pending and (payloads or self._carries(private)):
             self._pending[-1] = self._pending[-1]._replace(private=(*self._pending[-1].private, *private))
             private = ()
         await self.flush()
         if private:
             self._check(self._state.status == "streaming", "step")
             await self._holding.keep_private(private)
+
+    def _carries(self, private: Sequence[Private]) -> bool:
+        """What is pending goes into one Commit with these."""
+        return sum(item.weight for item in self._pending) + _weight(private) < SEGMENT_BYTES
 
     async def flush(self) -> None:
         """Returns when everything numbered so far is durable. Raises LeaseLost."""
@@ -184,7 +193,7 @@ class Writer:
         size = 0
         while self._pending:
             together = self._together()
-            added = sum(item.size for item in together)
+            added = sum(item.weight for item in together)
             if self._sent and size + added >= SEGMENT_BYTES:
                 break
             self._sent += together
@@ -345,3 +354,7 @@ class Writer:
         if self._failure:
             raise self._failure
         await self._progress.wait()
+
+
+def _weight(private: Sequence[Private]) -> int:
+    return sum(len(each.text.encode()) for each in private if each.text)

@@ -24,6 +24,8 @@ from legato.turn import Status, ToolState
 SEGMENT_BYTES = 900 * 1024
 """A segment stays under this, but for a larger event and events that must be durable together: the store that needs it
 splits that into parts."""
+COMMIT_BYTES = 3 * 1024 * 1024
+"""A Commit of more is rejected: what goes into one has to be bounded before."""
 PAGE = 1000
 READ_BYTES = 8 * 1024 * 1024
 """A read ends with the segment that takes it past this, however many were asked for."""

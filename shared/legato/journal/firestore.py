@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from legato.errors import Conflict, JournalRejected, JournalUnavailable, LeaseLost
 from legato.journal import (
+    COMMIT_BYTES,
     PAGE,
     READ_BYTES,
     Commit,
@@ -41,7 +42,6 @@ from legato.journal.firestore_wire import Message
 from legato.journal.grouping import Grouping
 from legato.journal.watch import Watch
 
-MAX_BYTES: Final = 3 * 1024 * 1024
 MAX_WRITES: Final = 500
 PARTS: Final = 8
 """Documents that a page is asked for beyond its limit, so that a segment in parts seldom needs a second page."""
@@ -74,7 +74,7 @@ class FirestoreJournal:
         self._rpc = FirestoreRpc(project, database, emulator, timeout)
         self._watch = Watch(self._rpc, tick)
         self._writes = Grouping(
-            self._rpc.batch_write, in_flight=in_flight, max_writes=MAX_WRITES, max_bytes=MAX_BYTES, spacing=SPACING
+            self._rpc.batch_write, in_flight=in_flight, max_writes=MAX_WRITES, max_bytes=COMMIT_BYTES, spacing=SPACING
         )
 
     async def append(self, key: SessionKey, segment: Segment) -> None:
@@ -236,8 +236,8 @@ class FirestoreJournal:
             writes = dict(self._each_write(key, commit))
         except ValueError as wrong:
             raise JournalRejected(f"a value cannot be written: {wrong}") from None
-        if (size := sum(map(_size, writes.values()))) > MAX_BYTES:
-            raise JournalRejected(f"{size} bytes at once are too many: a Commit takes {MAX_BYTES}")
+        if (size := sum(map(_size, writes.values()))) > COMMIT_BYTES:
+            raise JournalRejected(f"{size} bytes at once are too many: a Commit takes {COMMIT_BYTES}")
         return writes
 
     def _each_write(self, key: SessionKey, commit: Commit) -> Iterator[tuple[str, Message]]:

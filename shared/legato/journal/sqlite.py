@@ -19,6 +19,7 @@ import aiosqlite
 
 from legato.errors import JournalRejected, LegatoError
 from legato.journal import (
+    COMMIT_BYTES,
     PAGE,
     Commit,
     Control,
@@ -41,7 +42,6 @@ from legato.journal.sqlite_file import connection, explained, identity
 from legato.journal.sqlite_rows import CONTROLS, HEADS, LEASES, Row
 from legato.journal.wakeups import Marks, Waiters
 
-COMMIT_BYTES: Final = 3 * 1024 * 1024
 GROUP_WRITES: Final = 500
 READ_ROWS: Final = 32
 """Segments of one look. A cursor that stayed open over several would hold all readers to what it saw at first."""
