@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -37,15 +38,16 @@ async def kept(face: Face, tmp_path: Path) -> AsyncIterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("turn", ["t1", None])
+@pytest.mark.parametrize(("script", "seen"), [("/say 1200 20", "text.delta"), ("/say 1", "turn.completed")])
 async def test_a_journal_that_is_gone_in_mid_stream_is_a_last_frame_and_words_in_the_log(
-    kept: Server, tmp_path: Path, turn: str | None
+    kept: Server, tmp_path: Path, script: str, seen: str
 ) -> None:
+    """While a turn runs here, and while the session is at rest."""
     caller = kept.caller()
-    assert (await caller.begin("s", "/say 1\n/sleep 60\n/say 1", turn="t1")).status_code == 202
-    async with caller.events("s", "", **({"turn": turn} if turn else {})) as answer:
-        await answer.next()
-        (tmp_path / "journal.sqlite").rename(tmp_path / "away")
+    assert (await caller.begin("s", script)).status_code == 202
+    async with caller.events("s", **{"from": "start"}) as answer:
+        await answer.until(seen)
+        os.rename(tmp_path / "journal.sqlite", tmp_path / "away")
         last = (await answer.rest())[-1]
     assert (last.event, json.loads(last.data)["reason"]) == ("stream.closing", "lease")
     assert "moved, deleted or replaced" in kept.output()
