@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from legato.engine.records import origin_of, record_of
 from legato.events import TERMINAL, Cursor, Record
-from legato.journal import Lease, Segment, SessionKey, TurnRecord
+from legato.journal import Control, Lease, Segment, SessionKey, TurnRecord
 from legato.turn import SessionState, reduce
 
 NOTES = 80
@@ -91,6 +91,15 @@ class Watch:
 
     def leased(self, lease: Lease) -> None:
         self._leases[lease.epoch] = max(lease.expires_at, self._leases.get(lease.epoch, 0))
+
+    def waits(self, control: Control | None, due: bool) -> None:
+        """A turn waits for a person; `due`: the next sweep finds it."""
+        turn = self.folds[-1].active
+        if turn is None or control is None:
+            return
+        decided = control.decisions.get(turn.turn, {})
+        asked = any(each.approved is None and each.request in decided for each in turn.approvals)
+        self.holds(due or not (asked or turn.turn in control.cancels), "what was asked of a turn is found", turn.turn)
 
     def answered(self, who: str, kind: str, segment: Segment) -> None:
         if kind != "fence":

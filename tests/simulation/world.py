@@ -15,7 +15,7 @@ from legato.journal.wakeups import Marks, Waiters
 from legato.settings import Settings
 from legato.turn import restore
 from simulation.client import Client
-from simulation.instance import EPOCH_MS, KEY, Instance
+from simulation.instance import EPOCH_MS, KEY, SKEW_MS, Instance
 from simulation.loop import VirtualLoop, new_loop
 from simulation.network import Weather
 from simulation.store import Store
@@ -151,15 +151,17 @@ class World:
         for instance in self.instances:
             if instance is not sleeper:
                 self._killed(instance)
-        await self._days(self.random.choice((20, 24, 30, 60)))
+        hours = self.random.choice((20, 24, 30, 60))
+        await self._days(hours)
         self.must_stop.clear()
-        self._wake(sleeper)
+        self._wake(sleeper, hours)
         self.day.set()
 
-    def _wake(self, sleeper: Instance) -> None:
-        """One that has lost its turn goes on; one that has not would be past every bound of its turn: it dies."""
+    def _wake(self, sleeper: Instance, hours: int) -> None:
+        """One that still has its turn, and not slept for too long to go on with it, would be past every other bound of
+        its turn: it dies."""
         lease = self.store.of(KEY).lease
-        if lease and lease.owner == sleeper.name and lease.expires_at:
+        if hours * 3600 < self.settings.ttl and lease and lease.expires_at and lease.owner in (sleeper.name, ""):
             self._killed(sleeper)
         else:
             self._thaw(sleeper)
@@ -354,8 +356,12 @@ class World:
         self._strike(segment.commit.partition("-")[0])
 
     def _changed(self, key: SessionKey, marks: Marks) -> None:
-        if lease := self.store.of(key).lease:
+        session = self.store.of(key)
+        if lease := session.lease:
             self.watch.leased(lease)
+        if lease and session.head and session.head.turn and session.head.turn.status == "waiting":
+            now = EPOCH_MS + int(self.loop.time() * 1000) + SKEW_MS
+            self.watch.waits(session.control, lease.sweep_at is not None and lease.sweep_at <= now)
         late = self.weather.random.uniform(0.001, 0.05)
         self.loop.call_later(late, self.waiters.wake, key, marks, context=Context())
 
