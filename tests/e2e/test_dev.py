@@ -166,8 +166,8 @@ async def refusal(directory: Path, *arguments: str, **env: str) -> str:
     with Command(directory, "dev", "--port", "0", *arguments, env=env) as dev:
         assert await dev.ended() == 2, dev.output
         await dev.gone()
-        (line,) = dev.output.splitlines()
-        return line
+        assert dev.output.count("\n") == 1, dev.output
+        return dev.output
 
 
 async def test_a_taken_port_is_one_line_and_exit_code_2(tmp_path: Path) -> None:

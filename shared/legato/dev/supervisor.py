@@ -143,7 +143,7 @@ async def start_worker(env: Mapping[str, str]) -> Worker:
         raise CannotStart(told.get("error") or f"a worker {_died(await process.wait())} before it was ready")
     except BaseException:
         link.close()
-        _kill(process)
+        await _kill(process)
         raise
 
 
@@ -154,14 +154,15 @@ async def _end(worker: Worker) -> None:
         async with asyncio.timeout(worker.about["drain"] + END_SECONDS):
             await worker.process.wait()
     except (TimeoutError, asyncio.CancelledError):
-        _kill(worker.process)
-        await worker.process.wait()
+        await _kill(worker.process)
 
 
-def _kill(process: Process | None) -> None:
-    if process and process.returncode is None:
+async def _kill(process: Process | None) -> None:
+    """Returns when it has ended: asyncio complains of a loop that is closed before its processes have."""
+    if process:
         with suppress(ProcessLookupError):
             process.kill()
+        await process.wait()
 
 
 def _bound(port: int) -> socket.socket:
