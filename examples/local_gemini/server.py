@@ -91,7 +91,7 @@ class LocalGemini:
         return self.seen[number]
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, *self._address, limit=64 * 1024 * 1024)
+        self._server = await asyncio.start_server(self._accept, *self._address, limit=64 * 1024 * 1024)
         host, port = self._server.sockets[0].getsockname()[:2]
         self._address = host, port
         return self
@@ -106,16 +106,17 @@ class LocalGemini:
     async def serve_forever(self) -> None:
         await self._server.serve_forever()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._connected(reader, writer))
         self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(high=0)
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError):
                 await self._serve(reader, writer)
         finally:
-            self._serving.discard(task)
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -203,8 +204,6 @@ class _Sending:
             await self._chunk(b"")
         elif self._answer.status != 200:
             await self._break(self._answer.status, f"failed with {self._answer.status}")
-        elif self._answer.clean:
-            await self._chunk(b"")
         else:
             await self._cut(_sse(following))
 
@@ -212,6 +211,8 @@ class _Sending:
         await self._begin()
         if self._answer.torn:
             await self._chunk(following[: len(following) // 2])
+        if self._answer.clean:
+            await self._chunk(b"")
         self._writer.close()
 
     async def _break(self, status: int, message: str) -> None:

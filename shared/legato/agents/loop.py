@@ -41,7 +41,7 @@ from legato.turn import ToolState
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """A model call's whole answer, as it is recorded."""
+    """A model call's whole answer, as it is recorded; the vendor's own is in the message."""
 
     message: AssistantMessage
     finished: Finished
@@ -127,7 +127,7 @@ class Agent:
                         calls.append(_keepable(event, calls))
                     case Finished():
                         message = AssistantMessage(clean("".join(text)), tuple(calls), event.vendor)
-                        reply: JsonValue = _REPLY.dump_python(_Reply(message, event))
+                        reply: JsonValue = _REPLY.dump_python(_Reply(message, replace(event, vendor=None)))
                         return reply
         raise ModelFailed("model_broken_off", "the model's stream ended before its answer was whole", retryable=True)
 

@@ -34,6 +34,8 @@ from legato.tools import Outcome, Tool
 log = logging.getLogger("legato.engine")
 RETRY_SECONDS: Final = 0.5
 """The first pause before a step whose model failed for a moment is tried again; each further one is twice as long."""
+RETRY_AFTER_SECONDS: Final = 60.0
+"""The longest delay of a model's own that a step waits for; where it names a longer one the turn fails, retryable."""
 CATCH_UP_SECONDS: Final = 3.0
 """How long an agent that is entered again may take to ask for all that is recorded, once it asks for something else."""
 
@@ -297,7 +299,8 @@ class OpenTurn:
             try:
                 return await work()
             except ModelFailed as failed:
-                if not failed.retryable or _is_cancelled():
+                unhelpful = (failed.retry_after or 0) > RETRY_AFTER_SECONDS
+                if not failed.retryable or unhelpful or _is_cancelled():
                     raise
                 log.warning("turn %s: the model failed and is asked again: %s", self.id, failed)
                 await self._rewind(number)
