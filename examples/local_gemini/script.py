@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from legato.models import (
     AssistantMessage,
@@ -96,6 +96,25 @@ def _told(contents: Sequence[Content]) -> tuple[tuple[Message, ...], int]:
     return tuple(told), done
 
 
+def as_read(body: Any) -> Any:
+    """The request with its fields spelt as the service spells them: it takes `mime_type` for `mimeType`. What is the
+    user's own is left alone."""
+    if isinstance(body, list):
+        return [as_read(each) for each in body]
+    if not isinstance(body, dict):
+        return body
+    spelt = {_camel(name): value for name, value in body.items()}
+    return {name: value if name in _THEIRS else as_read(value) for name, value in spelt.items()}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+_THEIRS: Final = {"args", "response", "parametersJsonSchema", "labels"}
+
+
 # What the real service refuses.
 
 
@@ -149,4 +168,4 @@ def _same(given: str | None, wanted: str) -> bool:
     return given is not None and base64.urlsafe_b64decode(given.translate(_URLSAFE)) == base64.b64decode(wanted)
 
 
-_URLSAFE = str.maketrans("+/", "-_")
+_URLSAFE: Final = str.maketrans("+/", "-_")

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any, Final, Self
 
 from legato.errors import ModelFailed
-from local_gemini.script import BrokenOff, Frame, Wrong, play, whole
+from local_gemini.script import BrokenOff, Frame, Wrong, as_read, play, whole
 
 PATH: Final = re.compile(r"/(v1|v1beta|v1beta1)/(?:[\w.:-]+/)*models/(?P<model>[\w.-]+):(?P<verb>\w+)(?:\?.*)?")
 STATUS: Final = {
@@ -54,8 +54,8 @@ class Answer:
 
 @dataclass(slots=True)
 class Seen:
-    """A request, and what has become of it: `frames` were taken by the client, which `left` if it went before the end.
-    `ended` is set when nothing more will be sent."""
+    """A request as the service reads it, and what has become of it: `frames` were taken by the client, which `left` if
+    it went before the end. `ended` is set when nothing more will be sent."""
 
     path: str
     headers: Mapping[str, str]
@@ -122,7 +122,7 @@ class LocalGemini:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request; the connection ends with it."""
         path, headers = await _head(reader)
-        body = json.loads(await reader.readexactly(int(headers.get("content-length", "0"))) or b"{}")
+        body = as_read(json.loads(await reader.readexactly(int(headers.get("content-length", "0"))) or b"{}"))
         seen = Seen(path, headers, body)
         async with self._came:
             self.seen.append(seen)

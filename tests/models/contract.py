@@ -13,7 +13,6 @@ import pytest
 from pydantic import JsonValue, TypeAdapter
 
 from legato.errors import ModelFailed
-from legato.events import Usage
 from legato.models import (
     Answer,
     AssistantMessage,
@@ -82,7 +81,7 @@ def results(events: list[ModelEvent], *outcomes: Outcome) -> ToolMessage:
 
 
 def closing(stream: AsyncIterator[ModelEvent]) -> Any:
-    return aclosing(stream)  # type: ignore[type-var]
+    return aclosing(stream)
 
 
 class ModelContract:
@@ -98,10 +97,9 @@ class ModelContract:
         assert text(events) == "w1 w2 "
 
     async def test_counts_tokens_by_kind(self, model: Model) -> None:
-        usage: Usage | None = finished(await ask(model, UserMessage("/say 5"))).usage
-        assert usage
+        usage = finished(await ask(model, UserMessage("/say 5"))).usage or {}
         assert {"input_tokens", "output_tokens"} <= usage.keys()
-        assert all(isinstance(count, int) and count > 0 for count in usage.values())
+        assert all(count > 0 for count in usage.values())
 
     async def test_asks_for_tools_in_their_order_and_ends_its_answer_there(self, model: Model) -> None:
         events = await ask(model, UserMessage(TWO))
@@ -143,7 +141,7 @@ class ModelContract:
         events: list[ModelEvent] = []
         with suppress(ModelFailed):
             async for event in model.stream(request(UserMessage("/say 2\n/drop"))):
-                events.append(event)
+                events.append(event)  # noqa: PERF401 - what came before the failure counts
         assert text(events) == "w1 w2 "
         assert not any(isinstance(event, Finished) for event in events)
 
@@ -153,7 +151,8 @@ class ModelContract:
 
     async def test_is_closed_in_mid_answer_at_once(self, model: Model) -> None:
         before = asyncio.all_tasks()
-        async with asyncio.timeout(PATIENCE), closing(model.stream(request(UserMessage("/say 2\n/sleep 60")))) as stream:
+        asked = request(UserMessage("/say 2\n/sleep 60"))
+        async with asyncio.timeout(PATIENCE), closing(model.stream(asked)) as stream:
             assert await anext(stream)
         await self.settled(before)
 
@@ -181,5 +180,5 @@ class ModelContract:
     async def settled(self, before: set[asyncio.Task[Any]]) -> None:
         """Nothing that a call has begun is left."""
         async with asyncio.timeout(PATIENCE):
-            while asyncio.all_tasks() - before:
-                await asyncio.sleep(0.005)
+            while left := asyncio.all_tasks() - before:
+                await asyncio.wait(left)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final, Self
 
 import httpx
@@ -136,6 +137,17 @@ class _Frames:
 
 async def _note(response: httpx.Response) -> None:
     _OPENED.get([]).append(response)
+    response.aiter_lines = partial(_lines, response)  # type: ignore[method-assign]
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """The lines of a response; to httpx, by which some versions of the SDK read, U+2028 in a text ends one as well."""
+    rest = b""
+    async for piece in response.aiter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line.rstrip(b"\r").decode()
+    yield rest.decode()
 
 
 def _contents(request: ModelRequest) -> list[types.ContentUnion]:
@@ -151,7 +163,7 @@ def _failures() -> Iterator[None]:
     except errors.APIError as error:
         raise _answered(error) from error
     except (httpx.HTTPError, errors.UnknownApiResponseError) as error:
-        code = "model_unavailable" if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else "model_broken_off"
+        code = "model_unavailable" if isinstance(error, httpx.ConnectError) else "model_broken_off"
         said = f"the connection to Gemini broke: {type(error).__name__}: {error}"
         raise ModelFailed(code, said, retryable=True) from error
     except GoogleAuthError as error:
