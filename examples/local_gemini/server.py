@@ -55,8 +55,9 @@ class Answer:
 @dataclass(slots=True)
 class Seen:
     """A request as the service reads it, and what has become of it: `frames` were taken by the client, which `left` if
-    it went before the end. `ended` is set when nothing more will be sent."""
+    it went before the end. `at` is when it came, by the loop's clock; `ended` is set when nothing more will be sent."""
 
+    at: float
     path: str
     headers: Mapping[str, str]
     body: Mapping[str, Any]
@@ -123,7 +124,7 @@ class LocalGemini:
         """One request; the connection ends with it."""
         path, headers = await _head(reader)
         body = as_read(json.loads(await reader.readexactly(int(headers.get("content-length", "0"))) or b"{}"))
-        seen = Seen(path, headers, body)
+        seen = Seen(asyncio.get_running_loop().time(), path, headers, body)
         async with self._came:
             self.seen.append(seen)
             self._came.notify_all()

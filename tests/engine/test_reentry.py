@@ -391,6 +391,17 @@ async def test_a_model_that_fails_for_the_moment_is_asked_again_in_the_same_step
     assert types(records).count("step.rewound") == 1
 
 
+async def test_a_model_that_wants_to_be_left_alone_for_long_fails_the_turn_at_once(rig: Rig) -> None:
+    class Away(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> Any:
+            raise ModelFailed("overloaded", "tomorrow", retryable=True, retry_after=86400)
+            yield
+
+    records = await rig.instance(Agent(model=Away())).play("/say 4")
+    assert types(records) == ["turn.started", "turn.failed"]
+    assert records[-1].fields()["retryable"] is True
+
+
 async def test_a_model_that_keeps_failing_fails_the_turn_after_its_retries(rig: Rig) -> None:
     instance = rig.instance(Agent(model=ScriptedModel()), model_retries=1)
     records = await instance.play("/say 2\n/drop")
