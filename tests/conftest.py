@@ -7,9 +7,10 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -113,11 +114,12 @@ class Place(NamedTuple):
     journal: str
     face: Face
     directory: Path
+    env: Mapping[str, str] = MappingProxyType({})
 
     def server(self, name: str = "a", **env: str) -> Server:
         """An instance over this journal, not started yet; `env` as in the environment, such as LEGATO_LEASE="2"."""
         ledger = {"LEGATO_DEMO_LEDGER": str(self.ledger)}
-        return Server(self.journal, self.directory / f"{name}.log", self.face, {**ledger, **env})
+        return Server(self.journal, self.directory / f"{name}.log", self.face, {**ledger, **self.env, **env})
 
     @property
     def ledger(self) -> Path:

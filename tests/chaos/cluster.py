@@ -12,7 +12,7 @@ from conftest import Place
 from harness import Server, TcpProxy
 
 LEASE = 1.5
-AGENT = {"PYTHONPATH": str(Path(__file__).parent), "LEGATO_AGENT": "witness:agent"}
+AGENT = {"PYTHONPATH": str(Path(__file__).parents[1]), "LEGATO_AGENT": "chaos.witness:agent"}
 ENV = {**AGENT, "LEGATO_LEASE": str(LEASE), "LEGATO_PING": "0.5"}
 
 

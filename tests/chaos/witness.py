@@ -1,6 +1,7 @@
 """The demo agent under observation: it writes down what its model is asked and which calls enter a tool.
 
-Servers take it by LEGATO_AGENT=witness:agent; it writes to the file WITNESS, a JSON line for each thing it sees.
+Servers take it by LEGATO_AGENT=chaos.witness:agent, or chaos.witness_gemini:agent; it writes to the file WITNESS, a
+JSON line for each thing it sees.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any, NamedTuple
 from pydantic_core import to_jsonable_python
 
 from legato import demo
-from legato.agents import Turn
-from legato.models import ModelEvent, ModelRequest, ToolMessage
+from legato.agents import AgentFunction, Turn
+from legato.models import Model, ModelEvent, ModelRequest, ToolMessage
 from legato.models.scripted import ScriptedModel
 from legato.tools import Outcome, Tool, ToolContext
 
@@ -38,20 +39,17 @@ class Observed(Tool):
 class Watched(NamedTuple):
     """A model whose requests of one turn are seen: the results in each, in their order."""
 
+    model: Model
     turn: str
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         answers = (message.answers for message in request.messages if isinstance(message, ToolMessage))
         _note({"turn": self.turn, "asked": to_jsonable_python([answer for group in answers for answer in group])})
-        async for event in ScriptedModel().stream(request):
+        async for event in self.model.stream(request):
             yield event
 
 
 TOOLS = [Observed(**{part.name: getattr(tool, part.name) for part in fields(tool)}) for tool in demo.agent.tools]
-
-
-async def agent(turn: Turn) -> None:
-    await replace(demo.agent, tools=TOOLS, model=Watched(f"{turn.session}/{turn.id}"))(turn)
 
 
 def _note(seen: dict[str, Any]) -> None:
@@ -61,3 +59,13 @@ def _note(seen: dict[str, Any]) -> None:
         os.write(file, json.dumps(seen).encode() + b"\n")
     finally:
         os.close(file)
+
+
+def watching(model: Model) -> AgentFunction:
+    async def agent(turn: Turn) -> None:
+        await replace(demo.agent, tools=TOOLS, model=Watched(model, f"{turn.session}/{turn.id}"))(turn)
+
+    return agent
+
+
+agent = watching(ScriptedModel())

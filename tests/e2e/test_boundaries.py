@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
 import pytest
 
 from conftest import Place
-from e2e.following import journaled, reduced
-from harness import Server, TcpProxy
+from e2e.following import AGENTS, journaled, reduced
+from harness import Server, TcpProxy, gemini_at
 from legato.client import LegatoClient, Timing, Update
 from legato.events import TERMINAL, Event, Record
 from legato.sse import Message
 from legato.turn import SessionState, TurnState, restore
+from local_gemini import LocalGemini
 
 LEASE = {"LEGATO_LEASE": "3"}
 TOOL = '/tool transfer {"amount": 7}'
@@ -55,13 +56,26 @@ BOUNDARIES = {
     "before-a-failure": Boundary(f"{END}\n/fail broken", 8, "text.delta", "w8 ", "ok"),
     "before-the-model-breaks-off": Boundary(f"{END}\n/drop", 8, "text.delta", "w8 ", "ok"),
 }
-FAILURES = {"before-a-failure": "scripted", "before-the-model-breaks-off": "model_broken_off"}
+FAILURES = {
+    "before-a-failure": {"scripted", "model_refused"},
+    "before-the-model-breaks-off": {"model_broken_off"},
+}
 
 
 @pytest.fixture(params=["asgi"])
 def face(request: pytest.FixtureRequest) -> str:
     """What a client makes of an interruption does not depend on the face."""
     return str(request.param)
+
+
+@pytest.fixture(params=["scripted", "gemini"])
+async def place(request: pytest.FixtureRequest, place: Place) -> AsyncIterator[Place]:
+    """Nor does it depend on the model."""
+    if request.param == "scripted":
+        yield place
+        return
+    async with LocalGemini() as gemini:
+        yield place._replace(env={**AGENTS, "LEGATO_AGENT": "geminis:agent", **gemini_at(gemini.url)})
 
 
 def words(number: int) -> str:
@@ -125,7 +139,8 @@ def undisturbed(name: str, turn: TurnState) -> None:
     """The turn is what it is when nothing interrupts it."""
     if name in FAILURES:
         assert turn.error
-        assert (turn.status, turn.error.code, turn.partial) == ("failed", FAILURES[name], words(8))
+        assert (turn.status, turn.partial) == ("failed", words(8))
+        assert turn.error.code in FAILURES[name]
     else:
         assert (turn.status, turn.output) == ("completed", words(8))
     assert {tool.status for tool in turn.tools} == {"ok"}

@@ -2,9 +2,10 @@
 
 from harness.caller import Answer, Caller
 from harness.emulator import Emulator, find_emulator
+from harness.gemini import gemini_at
 from harness.ports import Port
 from harness.proxy import TcpProxy
 from harness.server import Face, Server
 from harness.stuck import Stuck
 
-__all__ = ["Answer", "Caller", "Emulator", "Face", "Port", "Server", "Stuck", "TcpProxy", "find_emulator"]
+__all__ = ["Answer", "Caller", "Emulator", "Face", "Port", "Server", "Stuck", "TcpProxy", "find_emulator", "gemini_at"]
