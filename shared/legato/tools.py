@@ -14,11 +14,12 @@ from functools import partial
 from typing import Any, Final, get_args, overload
 
 from pydantic import JsonValue
+from pydantic_core import to_json
 
 from legato.errors import LegatoError, ToolFailed
 from legato.events import Effect, ErrorInfo
 from legato.signature import BadArguments, BadResult, Signature
-from legato.text import brief
+from legato.text import brief, clean_json
 from legato.threads import Threads
 
 log = logging.getLogger("legato.tools")
@@ -26,6 +27,8 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _THREADS: Final = Threads(40, "legato-tool")
 GRACE_SECONDS: Final = 5.0
 """How long an async tool may take to end once it was cancelled at its timeout."""
+NOTE_BYTES: Final = 256 * 1024
+"""What a call may leave for its agent alone: it is committed beside its result."""
 
 Reconcile = Callable[[str], Any]
 Approval = str | Callable[[dict[str, Any]], str | None] | None
@@ -34,12 +37,14 @@ Report = Callable[[str | None, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a call ended: `content` when `ok`, else `error`. `unfinished`: it was given up, and may still be at work."""
+    """How a call ended: `content` when `ok`, else `error`. `unfinished`: it was given up, and may still be at work.
+    `note` is what it left for its agent alone."""
 
     ok: bool
     content: JsonValue = None
     error: ErrorInfo | None = None
     unfinished: bool = False
+    note: JsonValue = None
 
     @classmethod
     def failed(cls, code: str, message: str) -> Outcome:
@@ -65,6 +70,7 @@ class ToolContext:
         self._report = progress
         self._turn_cancelled = cancelled
         self._given_up = False
+        self._note: JsonValue = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -83,6 +89,23 @@ class ToolContext:
             return
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._deliver, text, part)
+
+    def note(self, value: JsonValue) -> None:
+        """Leaves `value` for the agent alone (`Outcome.note`), recorded with the call's end: no client is told it."""
+        self._note = value
+
+    def noted(self, outcome: Outcome, most: int) -> Outcome:
+        """The outcome with the note that was left, which has `most` bytes of JSON."""
+        if self._note is None:
+            return outcome
+        try:
+            note = clean_json(self._note)
+        except ValueError as wrong:
+            return Outcome.failed("bad_result", f"its note is recorded as JSON: {wrong}")
+        size = len(to_json(note))
+        if size > most:
+            return Outcome.failed("result_too_large", f"its note is {size} bytes of JSON, at most {most} fit")
+        return replace(outcome, note=note)
 
     def open(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -146,10 +169,12 @@ class Tool:
         context.open()
         try:
             if self.signature.is_async:
-                return await self._in_task(_attempt(ready, body, judge), context, grace)
-            if ready:
-                await ready()
-            return await self._in_thread(partial(_attempt_in_thread, still, body, judge), context, threads)
+                outcome = await self._in_task(_attempt(ready, body, judge), context, grace)
+            else:
+                if ready:
+                    await ready()
+                outcome = await self._in_thread(partial(_attempt_in_thread, still, body, judge), context, threads)
+            return context.noted(outcome, NOTE_BYTES)
         finally:
             context.close()
 

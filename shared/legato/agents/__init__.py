@@ -47,6 +47,10 @@ class Turn(Protocol):
     def session(self) -> str: ...
 
     @property
+    def uid(self) -> str:
+        """Whose session it is; sessions of different principals may have the same id."""
+
+    @property
     def input(self) -> JsonValue: ...
 
     @property
@@ -91,6 +95,14 @@ class Turn(Protocol):
 
     async def history(self, limit: int, /) -> Sequence[PastTurn]:
         """The newest `limit` turns of the session that completed before this one, oldest first."""
+
+    async def kept(self, limit: int, /) -> Sequence[JsonValue]:
+        """What the newest `limit` completed turns before this one have kept, oldest first."""
+
+    def keep(self, value: JsonValue, /) -> None:
+        """Keeps `value` for later turns of the session, which `kept` gives it to once this turn has completed; no client
+        is told of it. What `kept` did not give is kept no longer. Raises Refused for what is not JSON, or over 1 MiB of
+        it."""
 
     def finish(self, usage: Usage, finish_reason: str) -> None:
         """Sets what `turn.completed` will carry; the turn ends when its agent returns."""

@@ -19,12 +19,12 @@ from pydantic_core import to_json
 
 from legato.agents import Call
 from legato.engine.lease import Holding
-from legato.engine.past import Past
+from legato.engine.past import NOTE, Past, Recorded, text_of
 from legato.engine.questions import EXPIRY, Questions, resolved
 from legato.engine.runtime import Runtime
 from legato.engine.writer import Writer
 from legato.events import ApprovalRequested, ToolCall, ToolProgress, ToolResult
-from legato.journal import Decision, SessionKey
+from legato.journal import Decision, Private, SessionKey
 from legato.text import brief, clean_json
 from legato.tools import GRACE_SECONDS, Outcome, Tool, ToolContext
 
@@ -53,8 +53,16 @@ class Calls:
     """What one turn's tools do. `at_work` counts calls and steps that wait for no person."""
 
     def __init__(
-        self, runtime: Runtime, key: SessionKey, writer: Writer, holding: Holding, past: Past, questions: Questions
+        self,
+        runtime: Runtime,
+        key: SessionKey,
+        writer: Writer,
+        holding: Holding,
+        past: Past,
+        questions: Questions,
+        first: int,
     ) -> None:
+        """`first` is the turn's first seq."""
         self.cancelled = False
         self.quiet = asyncio.Event()
         self._at_work = 0
@@ -64,6 +72,7 @@ class Calls:
         self._holding = holding
         self._past = past
         self._questions = questions
+        self._first = first
         self.running_once = 0
         self._in_effect = set(past.unsettled_once) if past.doubt else set[str]()
 
@@ -84,7 +93,8 @@ class Calls:
         call = ToolCall(step=known.step, call=known.call, name=name, arguments=arguments, effect=known.effect)
         intent = Intent(call, request.tool, problem)
         if known.status in ("ok", "error"):
-            intent.outcome = Outcome(known.status == "ok", known.content, known.error)
+            note = self._past.notes.get(known.call)
+            intent.outcome = Outcome(known.status == "ok", known.content, known.error, note=note)
         else:
             intent.in_doubt = self._in_doubt(intent)
         return intent, False
@@ -148,8 +158,15 @@ class Calls:
 
     async def _record(self, intent: ToolCall, outcome: Outcome) -> None:
         result = ToolResult(call=intent.call, ok=outcome.ok, content=outcome.content, error=outcome.error)
-        await self._writer.commit(result)
+        await self._writer.commit(result, private=self._noted(intent, outcome))
         self._in_effect.discard(intent.call)
+
+    def _noted(self, intent: ToolCall, outcome: Outcome) -> tuple[Private, ...]:
+        if outcome.note is None:
+            return ()
+        text = text_of(Recorded(self._first, intent.step, outcome.note))
+        expires_at = self._runtime.clock() + self._runtime.retention_ms
+        return (Private(self._writer.turn, f"{NOTE}{intent.call}", text, expires_at),)
 
     def _may_begin(self) -> bool:
         """As a thread sees it that has come free: the lease may have gone meanwhile, or the turn been cancelled."""

@@ -11,15 +11,18 @@ from legato.engine.records import Origin, record_of
 from legato.engine.recovery import checkpoint
 from legato.engine.runtime import Runtime
 from legato.events import Payload, TurnFailed, TurnInterrupted
-from legato.journal import ActiveTurn, Commit, Control, Decision, Segment, Standing
+from legato.journal import ActiveTurn, Commit, Control, Decision, Private, Segment, Standing
 from legato.turn import TurnState
 
 LOST_OWNERS: Final = 3
 """A turn that has cost so many owners their lives is not given to one more."""
 
 
-def rest(runtime: Runtime, origin: Origin, segment: Segment, state: TurnState, standing: Standing) -> Commit:
-    """The Commit of a turn's last segment: its record, the head at rest and the released lease.
+def rest(
+    runtime: Runtime, origin: Origin, left: tuple[Private, ...], segment: Segment, state: TurnState, standing: Standing
+) -> Commit:
+    """The Commit of a turn's last segment: its record, the head at rest and the released lease; where it has completed,
+    what it has `left` for later ones.
 
     A turn that waits for a person also leaves its checkpoint. The Commit knows every answer that came before it: were
     its owner lost right after it, the turn is found by what `sweep_at` says.
@@ -33,7 +36,8 @@ def rest(runtime: Runtime, origin: Origin, segment: Segment, state: TurnState, s
     lease = replace(standing.lease, expires_at=0, commit=segment.commit, sweep_at=None)
     if not waiting:
         record = record_of(state, origin, segment.last, now, expires_at, keep_partial=runtime.keep_partial)
-        return Commit(segment=segment, head=head, lease=lease, turn=record)
+        left = left if state.status == "completed" else ()
+        return Commit(segment=segment, head=head, lease=lease, turn=record, private=left)
     control = _unanswered(standing.control, state, expires_at)
     asked_for = bool(control.decisions.get(state.turn)) or state.turn in control.cancels
     expiry = min(asked.expires_at for asked in state.approvals if asked.approved is None)

@@ -61,7 +61,7 @@ class LiveTurn:
         self.holding = Holding(runtime, key, committed.lease)
         self.writer = Writer(runtime, key, self.holding, committed, state, fence)
         self.questions = Questions(state.approvals, answered(committed.control, state.turn))
-        self.calls = Calls(runtime, key, self.writer, self.holding, past, self.questions)
+        self.calls = Calls(runtime, key, self.writer, self.holding, past, self.questions, origin.first)
         self.turn = OpenTurn(runtime, key, self.writer, self.calls, past, origin)
         self._past = past
         self._runtime = runtime
@@ -168,7 +168,7 @@ class LiveTurn:
             else:
                 await self.writer.release()
             return "draining"
-        await self.writer.finish(ending, partial(rest, self._runtime, self.origin))
+        await self.writer.finish(ending, partial(rest, self._runtime, self.origin, self.turn.left()))
         return "ended" if self.writer.state.ended else "suspended"
 
     async def _tear_down(self, task: asyncio.Task[None], grace: float) -> None:

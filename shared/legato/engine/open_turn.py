@@ -21,6 +21,7 @@ from pydantic_core import to_json
 from legato.agents import Call, PastTurn
 from legato.engine.calls import Calls, Intent, cost, together
 from legato.engine.failures import UNRECORDED, Failure
+from legato.engine.kept import Kept
 from legato.engine.past import Past, Recorded, as_recorded, room_beside, text_of
 from legato.engine.records import Origin
 from legato.engine.runtime import Runtime, persist
@@ -57,7 +58,7 @@ class OpenTurn:
         self, runtime: Runtime, key: SessionKey, writer: Writer, calls: Calls, past: Past, origin: Origin
     ) -> None:
         """What came before the `origin` is the turn's history."""
-        self.session = key.session
+        self.uid, self.session = key
         self.usage: Usage = {}
         self.finish_reason = "stop"
         self._runtime = runtime
@@ -67,6 +68,7 @@ class OpenTurn:
         self._past = past
         self._first = origin.first
         self._retry_of = origin.retry_of
+        self._kept = Kept(runtime, key, writer.turn, origin)
         self._next = past.front
         self._caught_up = asyncio.Event()
         self._look_back()
@@ -103,6 +105,18 @@ class OpenTurn:
             ] + past
             before, more = records[0].first if records else 0, len(records) == limit
         return past[-limit:] if limit else []
+
+    async def kept(self, limit: int) -> list[JsonValue]:
+        """What the newest `limit` completed turns before this one have kept, oldest first."""
+        return await self._kept.read(limit)
+
+    def keep(self, value: JsonValue) -> None:
+        """Keeps `value` for later turns, once this one has completed. Raises Refused."""
+        self._kept.keep(value)
+
+    def left(self) -> tuple[Private, ...]:
+        """What goes with the turn's completion."""
+        return self._kept.documents()
 
     def text(self, text: str) -> Awaitable[None]:
         """Extends the answer, at once; awaiting it also waits while the journal is behind, or the client that started

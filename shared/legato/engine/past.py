@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ from legato.turn import ToolState, TurnState
 
 DIVERGED: Final = "agent_diverged"
 PREFIX: Final = "step."
+NOTE: Final = "call."
 NAME_BYTES: Final = 400
 """Of a step's name, so that with all that goes with it, and percent-encoded, it fits the id of a document."""
 STEP_BYTES: Final = 2 * 1024 * 1024
@@ -34,8 +35,8 @@ SEALING_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A finished step: its number in the turn's events, and its result, or how it failed. `first` is the turn's first
-    seq: the id of a deleted turn may have been used again."""
+    """A finished step: its number in the turn's events, and its result, or how it failed; or a call's step and its note.
+    `first` is the turn's first seq: the id of a deleted turn may have been used again."""
 
     first: int
     step: int
@@ -63,9 +64,15 @@ class Past:
     """`doubt` is None where the last owner let go of the turn by itself: then no `once` tool of it was running."""
 
     def __init__(
-        self, state: TurnState, steps: Mapping[str, Recorded] | None = None, doubt: Doubt | None = None
+        self,
+        state: TurnState,
+        steps: Mapping[str, Recorded] | None = None,
+        doubt: Doubt | None = None,
+        notes: Mapping[str, JsonValue] | None = None,
     ) -> None:
+        """`notes` are what settled calls have left for the agent alone, by call."""
         self.doubt = doubt
+        self.notes = dict(notes or {})
         self.approvals = state.approvals
         self._steps = dict(steps or {})
         self._calls = list(state.tools)
@@ -116,12 +123,22 @@ class Past:
 
 def recorded(texts: Mapping[str, str], first: int) -> dict[str, Recorded]:
     """The steps among the private documents of the turn that began at `first`."""
-    found = {name: _RECORDED.validate_json(text) for name, text in texts.items() if name.startswith(PREFIX)}
-    return {name: step for name, step in found.items() if step.first == first}
+    return dict(_among(texts, PREFIX, first))
+
+
+def noted(texts: Mapping[str, str], first: int) -> dict[str, JsonValue]:
+    """What calls of the turn that began at `first` have left for its agent, by call."""
+    return {name.removeprefix(NOTE): found.result for name, found in _among(texts, NOTE, first)}
+
+
+def _among(texts: Mapping[str, str], prefix: str, first: int) -> Iterator[tuple[str, Recorded]]:
+    for name, text in texts.items():
+        if name.startswith(prefix) and (found := _RECORDED.validate_json(text)).first == first:
+            yield name, found
 
 
 def text_of(recorded: Recorded) -> str:
-    """The step as a private document has it."""
+    """The step, or a call's note, as a private document has it."""
     return _RECORDED.dump_json(recorded).decode()
 
 

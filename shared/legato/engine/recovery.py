@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-from pydantic import TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
-from legato.engine.past import Recorded, recorded
+from legato.engine.past import Recorded, noted, recorded
 from legato.engine.records import fold, joined, state_of
 from legato.engine.runtime import Runtime
 from legato.journal import Private, Segment, SessionKey, TurnRecord
@@ -41,10 +41,12 @@ _KEPT: Final[TypeAdapter[Checkpoint | list[str]]] = TypeAdapter(Checkpoint | lis
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A turn up to some seq, and the steps recorded for it. `whole`: nothing that its events told has been lost."""
+    """A turn up to some seq, and the steps and the calls' notes recorded for it. `whole`: nothing that its events told
+    has been lost."""
 
     state: TurnState
     steps: Mapping[str, Recorded]
+    notes: Mapping[str, JsonValue]
     whole: bool
 
 
@@ -82,8 +84,8 @@ async def recover(runtime: Runtime, key: SessionKey, record: TurnRecord, last: i
         kept = _checkpoint_in(texts) or begun
         state = await _gone_on(runtime, key, kept if kept.seq >= first else begun, first, until)
     if state is None:
-        return Found(state_of(record), {}, whole=False)
-    return Found(state, recorded(texts, record.first), whole=True)
+        return Found(state_of(record), {}, {}, whole=False)
+    return Found(state, recorded(texts, record.first), noted(texts, record.first), whole=True)
 
 
 async def _gone_on(runtime: Runtime, key: SessionKey, start: Checkpoint, first: int, last: int) -> TurnState | None:

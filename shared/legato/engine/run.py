@@ -251,7 +251,7 @@ class Engine:
         committed = await persist(runtime.journal.commit, key, commit)
         assert committed.segment
         last = last_word(runtime, standing, turn.id, attempts, found.whole)
-        past = Past(found.state, found.steps, doubt_of(standing))
+        past = Past(found.state, found.steps, doubt_of(standing), found.notes)
         state = advance(found.state, resumed)
         documents = documents_of(committed, standing.control)
         live = LiveTurn(runtime, key, documents, committed.segment, state, origin_of(record), past)
