@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -87,13 +88,23 @@ def _told(contents: Sequence[Content]) -> tuple[tuple[Message, ...], int]:
     told: list[Message] = []
     done = 0
     for content in contents:
-        if content.get("role") == "model":
+        texts = [part["text"] for part in content["parts"] if "text" in part]
+        if content.get("role") == "model" or _quotes_an_answer(texts):
             told.append(AssistantMessage(""))
             done += 1
-        elif texts := [part["text"] for part in content["parts"] if "text" in part]:
+        elif texts and not _adk_says(texts[0]):
             told.append(UserMessage("\n".join(texts)))
             done = 0
     return tuple(told), done
+
+
+def _adk_says(text: str) -> bool:
+    """What the Agent Development Kit tells a model of what its other agents did, or to get it going, is no script."""
+    return text.startswith(("For context:", "Continue processing previous requests"))
+
+
+def _quotes_an_answer(texts: Sequence[str]) -> bool:
+    return any(re.match(r"\[[^]]*\] (said:|called tool )", text) for text in texts)
 
 
 def as_read(body: Any) -> Any:

@@ -112,6 +112,20 @@ class Signature:
             raise BadResult(f"{type(wrong).__name__}: {wrong}") from None
 
 
+class Unchecked(Signature):
+    """Of an async function that takes all of the arguments as one dict, whatever they are, and `turn`: others have
+    described them to the model, and check them."""
+
+    @classmethod
+    def whole(cls) -> Unchecked:
+        nothing = create_model("Unchecked", __config__=ConfigDict(extra="allow"))
+        return cls(True, {"type": "object"}, inspect.Signature(), frozenset(["turn"]), nothing, TypeAdapter(JsonValue))
+
+    def bind(self, arguments: JsonValue, injected: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self._accept(arguments)
+        return (arguments,), {name: injected[name] for name in self._injected}
+
+
 def _entry(function: Any) -> Callable[..., Any]:
     inner = getattr(function, "func", None)
     return inner if callable(inner) else type(function).__call__
