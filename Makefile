@@ -49,5 +49,5 @@ $(INSTALLED): pyproject.toml requirements.lock $(BROKEN)
 	fi
 	@echo "Installing the locked versions into $(VENV): some 250 MB, which may take minutes ..."
 	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check -c requirements.lock setuptools
-	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check -c requirements.lock --no-build-isolation -e '.[dev,gemini]'
+	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check -c requirements.lock --no-build-isolation -e '.[dev,adk,gemini]'
 	@: > $@
