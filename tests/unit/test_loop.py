@@ -38,7 +38,7 @@ from legato.turn import ToolState
 class Recorder:
     """A turn that keeps what its agent does. While `open` is not set the journal is behind."""
 
-    id, session, cancelled = "t", "s", False
+    id, session, uid, cancelled = "t", "s", "u", False
 
     def __init__(self, said: JsonValue = "hello") -> None:
         self.input = said
@@ -81,6 +81,12 @@ class Recorder:
     async def history(self, limit: int, /) -> list[PastTurn]:
         self.log.append(("history", limit))
         return self.past
+
+    async def kept(self, limit: int, /) -> list[JsonValue]:
+        return []
+
+    def keep(self, value: JsonValue, /) -> None:
+        self.log.append(("keep", value))
 
     def finish(self, usage: Usage, finish_reason: str) -> None:
         self.log.append(("finish", (usage, finish_reason)))

@@ -100,7 +100,7 @@ class Turn(Protocol):
         """What the newest `limit` completed turns before this one have kept, oldest first."""
 
     def keep(self, value: JsonValue, /) -> None:
-        """Keeps `value` for later turns of the session, which `kept` gives it to once this turn has completed: no client
+        """Keeps `value` for later turns of the session, which `kept` gives it to once this turn completed. No client
         is told it. What `kept` did not give is kept no longer. Raises Refused for what is not JSON, or over 1 MiB."""
 
     def finish(self, usage: Usage, finish_reason: str) -> None:

@@ -115,7 +115,7 @@ class _Frames:
         """None at the end. What goes wrong behind the end of a whole answer takes nothing from it."""
         noting = _OPENED.set(self._opened)
         try:
-            with _failures():
+            with failures():
                 chunk = await anext(self._chunks, None)
         except ModelFailed:
             if reading.finished():
@@ -156,7 +156,7 @@ def _contents(request: ModelRequest) -> list[types.ContentUnion]:
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
+def failures() -> Iterator[None]:
     """What the SDK, its transport and the credentials raise, as ModelFailed."""
     try:
         yield

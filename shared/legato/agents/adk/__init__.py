@@ -7,16 +7,17 @@ runs again: callbacks, plugins, instructions, what is said of state. It is to do
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 try:
-    from google.adk.agents.base_agent import BaseAgent
     from google.adk.agents.run_config import RunConfig, StreamingMode, ToolThreadPoolConfig  # type: ignore[attr-defined]
     from google.adk.apps.app import App
     from google.adk.runners import Runner
+    from google.adk.workflow import BaseNode
 except ImportError as missing:
     raise ImportError("ADK agents need the vendor's kit: pip install 'legato[adk]'") from missing
 
@@ -35,32 +36,37 @@ THREADS: Final = 40
 
 @dataclass(frozen=True, eq=False)
 class AdkAgent:
-    """An agent of ADK, or a whole App, as an agent of Legato.
+    """An agent of ADK, a workflow or a whole App, as an agent of Legato.
 
     `rules` says by name what a crash may do to its tools: without one, a tool is `once`. `history` is how many turns of
     the session ADK is given back. A model that gives nothing for `silence` seconds is given up. `services` are what a
     Runner is given besides (`artifact_service`, `memory_service`, `credential_service`).
     """
 
-    agent: BaseAgent | App
+    agent: BaseNode | App
     _: KW_ONLY
     rules: Mapping[str, Rule] = field(default_factory=dict)
     history: int = 20
     silence: float = 120
     run_config: RunConfig = field(default_factory=RunConfig)
     services: Mapping[str, Any] = field(default_factory=dict)
+    _app: App = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.agent, BaseAgent | App):
-            raise TypeError(f"AdkAgent: {self.agent!r} is no agent of ADK, expected one or an App")
+        if not isinstance(self.agent, BaseNode | App):
+            raise TypeError(f"AdkAgent: {self.agent!r} is no agent of ADK, expected one, a workflow or an App")
         if self.history < 1:
             raise TypeError(f"AdkAgent: history is {self.history}, expected 1 or more")
+        if not 0 < self.silence < math.inf:
+            raise TypeError(f"AdkAgent: silence is {self.silence!r}, expected seconds above 0")
+        app = self.agent if isinstance(self.agent, App) else App(name=self.agent.name, root_agent=self.agent)
+        # Ours is the last of the plugins: it acts on what all others have left.
+        object.__setattr__(self, "_app", app.model_copy(update={"plugins": [*app.plugins, LegatoPlugin()]}))
 
     async def __call__(self, turn: Turn) -> None:
         """Runs one turn. Raises ModelFailed, ToolFailed and Refused, and what the agent itself raises."""
-        app = self._app()
-        sessions = await opened(turn, app.name, self.history)
-        runner = Runner(app=app, session_service=sessions.service, **self.services)
+        sessions = await opened(turn, self._app.name, self.history)
+        runner = Runner(app=self._app, session_service=sessions.service, **self.services)
         entered, voice = Entered(turn, self.rules, self.silence), Voice(turn)
         token = ENTERED.set(entered)
         try:
@@ -79,11 +85,6 @@ class AdkAgent:
             ENTERED.reset(token)
         await put_away(turn, sessions)
         turn.finish(dict(entered.usage), voice.finish_reason())
-
-    def _app(self) -> App:
-        """Ours is the last of the plugins: it acts on what all others have left."""
-        app = self.agent if isinstance(self.agent, App) else App(name=self.agent.name, root_agent=self.agent)
-        return app.model_copy(update={"plugins": [*app.plugins, LegatoPlugin()]})
 
     def _configured(self) -> RunConfig:
         """The model's stream is read in its step; ADK is given each answer whole."""

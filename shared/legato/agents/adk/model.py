@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-import httpx
 from google.adk.flows.llm_flows.functions import generate_client_function_call_id
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.google_llm import Gemini
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
-from google.genai.errors import APIError, UnknownApiResponseError
 from pydantic import JsonValue, TypeAdapter
 from pydantic_core import to_json
 
 from legato.agents.adk.entered import ASKING, ENTERED, Entered
 from legato.agents.adk.said import mark_said, say
 from legato.errors import ModelFailed
-from legato.models.gemini_wire import failure_of, usage_of
+from legato.models.gemini import failures
+from legato.models.gemini_wire import usage_of
 
 _ANSWER: Final = TypeAdapter(list[LlmResponse])
 _MADE_DURABLE: Final = "_legato_durable"
@@ -56,9 +55,7 @@ async def _ask(llm: BaseLlm, request: LlmRequest, entered: Entered, aloud: bool)
     """One call: says what it says, gives the whole answer."""
     answer: list[LlmResponse] = []
     spoken = False
-    # A callback or a try before this one may have left its traces in the request.
-    stream = llm.generate_content_async(copy.deepcopy(request), stream=True)
-    async with aclosing(stream) as responses:
+    async with aclosing(llm.generate_content_async(request, stream=True)) as responses:
         async for response in _patiently(responses, entered.silence):
             if not response.partial:
                 answer.append(response)
@@ -80,7 +77,7 @@ async def _patiently(responses: AsyncIterator[LlmResponse], silence: float) -> A
         waiting = asyncio.timeout(silence)
         try:
             async with waiting:
-                with _failures():
+                with failures():
                     response = await anext(responses, None)
         except TimeoutError:
             if not waiting.expired():
@@ -110,21 +107,3 @@ def _name_calls(response: LlmResponse) -> None:
 def _count(entered: Entered, response: LlmResponse) -> None:
     if counts := response.usage_metadata:
         entered.usage.update(usage_of(counts.model_dump(mode="json", by_alias=True, exclude_none=True)))
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    """What the vendor's SDK and its transport raise, as ModelFailed."""
-    try:
-        yield
-    except APIError as error:
-        raise _answered(error) from error
-    except (httpx.TransportError, UnknownApiResponseError) as error:
-        said = f"the connection to the model broke: {type(error).__name__}: {error}"
-        raise ModelFailed("model_broken_off", said, retryable=True) from error
-
-
-def _answered(error: APIError) -> ModelFailed:
-    told: Any = error.details if isinstance(error.details, dict) else {}
-    details = told.get("error", told).get("details") or []
-    return failure_of(error.code, error.message or str(error), details, getattr(error.response, "headers", None) or {})

@@ -81,10 +81,12 @@ class _Attempt:
         if self._prompt is not None:
             self._context.tool_confirmation = self._confirmation.model_copy(update={"confirmed": True})
         _THIS.set(turn)
-        raised = True
+        raised = False
         try:
             result = await _run(self._tool, arguments, self._context)
-            raised = False
+        except Exception:
+            raised = True
+            raise
         finally:
             turn.note(self._note(raised))
         plain: JsonValue = to_jsonable_python(result, exclude_none=False)

@@ -1,0 +1,59 @@
+"""Agents of ADK that follow the scripts of `models.scripted`, and tools that write down what they have done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from google.adk.agents import LlmAgent
+from google.adk.models import Gemini
+from google.adk.tools.tool_context import ToolContext
+
+from legato.agents.adk import AdkAgent, Rule, this_call
+from local_gemini import LocalGemini
+
+Ledger = dict[str, int]
+"""What was transferred, by the key of its call."""
+
+
+class Kit:
+    """`ledger` is outside of all instances, as the callee of a tool is."""
+
+    def __init__(self, service: LocalGemini) -> None:
+        self.service = service
+        self.ledger: Ledger = {}
+        self.entered: list[str] = []
+
+    def llm(self) -> Gemini:
+        return Gemini(model="gemini-2.5-flash", base_url=self.service.url, client_kwargs={"api_key": "k"})
+
+    def agent(self, name: str = "root", tools: Sequence[Callable[..., Any]] = (), **more: Any) -> LlmAgent:
+        return LlmAgent(name=name, model=self.llm(), tools=list(tools), **more)
+
+    def made(self, agent: Any = None, **more: Any) -> AdkAgent:
+        """Each instance is given agents of its own, as each process has them."""
+        rules = {"lookup": Rule(effect="read"), "transfer": Rule(timeout=2, reconcile=self.reconcile)}
+        return AdkAgent(agent or self.agent(tools=[self.lookup, self.transfer]), **{"rules": rules, **more})
+
+    async def lookup(self, key: str) -> dict[str, str]:
+        """Looks a key up."""
+        self.entered.append(this_call().key)
+        return {"value": f"the value of {key}"}
+
+    async def transfer(self, amount: int, tool_context: ToolContext) -> dict[str, int]:
+        """Transfers an amount, once, and remembers in the session how much it was in all."""
+        key = this_call().key
+        self.entered.append(key)
+        assert key not in self.ledger
+        self.ledger[key] = amount
+        await asyncio.sleep(0)
+        tool_context.state["spent"] = tool_context.state.get("spent", 0) + amount
+        return {"transferred": amount}
+
+    def reconcile(self, key: str) -> dict[str, int] | None:
+        return {"transferred": self.ledger[key]} if key in self.ledger else None
+
+
+def words(number: int) -> str:
+    return "".join(f"w{n} " for n in range(1, number + 1))
