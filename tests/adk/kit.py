@@ -33,23 +33,35 @@ class Kit:
 
     def made(self, agent: Any = None, **more: Any) -> AdkAgent:
         """Each instance is given agents of its own, as each process has them."""
-        rules = {"lookup": Rule(effect="read"), "transfer": Rule(timeout=2, reconcile=self.reconcile)}
-        return AdkAgent(agent or self.agent(tools=[self.lookup, self.transfer]), **{"rules": rules, **more})
+        rules = {
+            "lookup": Rule(effect="read"),
+            "remember": Rule(effect="idempotent"),
+            "transfer": Rule(timeout=2, reconcile=self.reconcile),
+        }
+        return AdkAgent(agent or self.agent(tools=self.tools), **{"rules": rules, **more})
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        return [self.lookup, self.remember, self.transfer]
 
     async def lookup(self, key: str) -> dict[str, str]:
         """Looks a key up."""
         self.entered.append(this_call().key)
         return {"value": f"the value of {key}"}
 
-    async def transfer(self, amount: int, tool_context: ToolContext) -> dict[str, int]:
-        """Transfers an amount, once, and remembers in the session how much it was in all."""
+    async def transfer(self, amount: int) -> dict[str, int]:
+        """Transfers an amount, once."""
         key = this_call().key
         self.entered.append(key)
         assert key not in self.ledger
         self.ledger[key] = amount
         await asyncio.sleep(0)
-        tool_context.state["spent"] = tool_context.state.get("spent", 0) + amount
         return {"transferred": amount}
+
+    async def remember(self, amount: int, tool_context: ToolContext) -> int:
+        """Adds to what the session has spent."""
+        tool_context.state["spent"] = tool_context.state.get("spent", 0) + amount
+        return int(tool_context.state["spent"])
 
     def reconcile(self, key: str) -> dict[str, int] | None:
         return {"transferred": self.ledger[key]} if key in self.ledger else None

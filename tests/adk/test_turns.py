@@ -21,7 +21,7 @@ from google.genai.types import Content, Part
 from pydantic import JsonValue
 
 from adk.kit import Kit, words
-from engine.rig import KEY, Instance, Rig, types
+from engine.rig import Instance, Rig, types
 from legato.agents.adk import AdkAgent, Rule
 from legato.journal import TurnRecord
 
@@ -58,14 +58,16 @@ async def test_parallel_calls_are_calls_of_the_turn_and_run_once(rig: Rig, kit: 
 
 async def test_a_later_turn_finds_the_session_on_another_instance(rig: Rig, kit: Kit) -> None:
     """Its events, as the model is told of them, and its state."""
-    await ended(rig.instance(kit.made()), BOTH, "t1")
-    await ended(rig.instance(kit.made()), '/tool transfer {"amount": 4}\n/say 1', "t2")
+    await ended(rig.instance(kit.made()), '/say 1\n/parallel lookup {"key": "a"} remember {"amount": 3}\n/say 1', "t1")
+    await ended(rig.instance(kit.made()), '/tool remember {"amount": 4}\n/say 1', "t2")
     await ended(rig.instance(kit.made()), "/say 1", "t3")
     told = (await kit.service.request(4)).body["contents"]
     assert [content["role"] for content in told] == ["user", "model", "user", "model"] * 2 + ["user"]
-    assert told[1]["parts"][-3]["functionCall"]["name"] == "lookup"
-    kept = await rig.instance(kit.made()).journal.private(KEY, "-", 0)
-    assert '"state":{"spent":7}' in kept[max(kept)]
+    assert [part["functionCall"]["name"] for part in told[1]["parts"] if "functionCall" in part] == [
+        "lookup",
+        "remember",
+    ]
+    assert told[-3]["parts"][0]["functionResponse"]["response"] == {"result": 7}
 
 
 async def test_only_so_many_turns_are_given_back(rig: Rig, kit: Kit) -> None:
