@@ -1,7 +1,7 @@
 """The demo agent under observation: it writes down what its model is asked and which calls enter a tool.
 
-Servers take it by LEGATO_AGENT=chaos.witness:agent, or chaos.witness_gemini:agent; it writes to the file WITNESS, a
-JSON line for each thing it sees.
+Servers take it by LEGATO_AGENT=chaos.witness:agent, or that of chaos.witness_gemini or chaos.witness_adk; it writes to
+the file WITNESS, a JSON line for each thing it sees.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Observed(Tool):
     there are moments at which it is done and not recorded."""
 
     async def run(self, arguments: Any, context: ToolContext, **limits: Any) -> Outcome:
-        _note({"turn": context.key.rsplit("/", 1)[0], "entered": context.key})
+        note({"turn": context.key.rsplit("/", 1)[0], "entered": context.key})
         outcome = await super().run(arguments, context, **limits)
         await asyncio.sleep(ANSWER if self.effect == "once" else 0)
         return outcome
@@ -44,7 +44,7 @@ class Watched(NamedTuple):
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         answers = (message.answers for message in request.messages if isinstance(message, ToolMessage))
-        _note({"turn": self.turn, "asked": to_jsonable_python([answer for group in answers for answer in group])})
+        note({"turn": self.turn, "asked": to_jsonable_python([answer for group in answers for answer in group])})
         async for event in self.model.stream(request):
             yield event
 
@@ -52,7 +52,7 @@ class Watched(NamedTuple):
 TOOLS = [Observed(**{part.name: getattr(tool, part.name) for part in fields(tool)}) for tool in demo.agent.tools]
 
 
-def _note(seen: dict[str, Any]) -> None:
+def note(seen: dict[str, Any]) -> None:
     """One whole line, however many processes write at once."""
     file = os.open(os.environ["WITNESS"], os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
     try:

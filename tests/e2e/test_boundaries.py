@@ -68,14 +68,14 @@ def face(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["scripted", "gemini"])
+@pytest.fixture(params=["scripted", "gemini", "adk"])
 async def place(request: pytest.FixtureRequest, place: Place) -> AsyncIterator[Place]:
-    """Nor does it depend on the model."""
+    """Nor does it depend on the model, or on whose agent it is."""
     if request.param == "scripted":
         yield place
         return
     async with LocalGemini() as gemini:
-        yield place._replace(env={**AGENTS, "LEGATO_AGENT": "geminis:agent", **gemini_at(gemini.url)})
+        yield place._replace(env={**AGENTS, "LEGATO_AGENT": f"{request.param}s:agent", **gemini_at(gemini.url)})
 
 
 def words(number: int) -> str:
