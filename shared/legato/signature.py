@@ -125,6 +125,14 @@ class Unchecked(Signature):
         self._accept(arguments)
         return (arguments,), {name: injected[name] for name in self._injected}
 
+    def content(self, value: object) -> tuple[JsonValue, int]:
+        """Of whatever can be told as JSON."""
+        try:
+            plain = to_jsonable_python(value)
+        except ValueError as wrong:
+            raise BadResult(f"{type(wrong).__name__}: {wrong}") from None
+        return super().content(plain)
+
 
 def _entry(function: Any) -> Callable[..., Any]:
     inner = getattr(function, "func", None)

@@ -16,7 +16,6 @@ from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.adk.tools.tool_context import ToolContext
 from pydantic import JsonValue
-from pydantic_core import to_jsonable_python
 
 from legato.agents import Call
 from legato.agents.adk.entered import Entered, Rule
@@ -76,7 +75,7 @@ class _Attempt:
         asked = outcome.note.get("asks") if isinstance(outcome.note, dict) else None
         return ToolConfirmation.model_validate(asked) if asked else None
 
-    async def _body(self, arguments: dict[str, Any], *, turn: ThisCall) -> JsonValue:
+    async def _body(self, arguments: dict[str, Any], *, turn: ThisCall) -> Any:
         self._entered = True
         if self._prompt is not None:
             self._context.tool_confirmation = self._confirmation.model_copy(update={"confirmed": True})
@@ -89,8 +88,7 @@ class _Attempt:
             raise
         finally:
             turn.note(self._note(raised))
-        plain: JsonValue = to_jsonable_python(result, exclude_none=False)
-        return plain
+        return result
 
     def _note(self, raised: bool) -> JsonValue:
         """What the tool leaves besides its result: ADK finds it in the context."""

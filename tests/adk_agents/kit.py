@@ -9,12 +9,17 @@ from typing import Any
 from google.adk.agents import LlmAgent
 from google.adk.models import Gemini
 from google.adk.tools.tool_context import ToolContext
+from pydantic import BaseModel
 
 from legato.agents.adk import AdkAgent, Rule, this_call
 from local_gemini import LocalGemini
 
 Ledger = dict[str, int]
 """What was transferred, by the key of its call."""
+
+
+class Transferred(BaseModel):
+    transferred: int
 
 
 class Kit:
@@ -49,22 +54,22 @@ class Kit:
         self.entered.append(this_call().key)
         return {"value": f"the value of {key}"}
 
-    async def transfer(self, amount: int) -> dict[str, int]:
+    async def transfer(self, amount: int) -> Transferred:
         """Transfers an amount, once."""
         key = this_call().key
         self.entered.append(key)
         assert key not in self.ledger
         self.ledger[key] = amount
         await asyncio.sleep(0)
-        return {"transferred": amount}
+        return Transferred(transferred=amount)
 
     async def remember(self, amount: int, tool_context: ToolContext) -> int:
         """Adds to what the session has spent."""
         tool_context.state["spent"] = tool_context.state.get("spent", 0) + amount
         return int(tool_context.state["spent"])
 
-    def reconcile(self, key: str) -> dict[str, int] | None:
-        return {"transferred": self.ledger[key]} if key in self.ledger else None
+    def reconcile(self, key: str) -> Transferred | None:
+        return Transferred(transferred=self.ledger[key]) if key in self.ledger else None
 
 
 def words(number: int) -> str:

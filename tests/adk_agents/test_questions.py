@@ -10,7 +10,7 @@ from google.adk.tools import FunctionTool
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.tool_context import ToolContext
 
-from adk.kit import Kit
+from adk_agents.kit import Kit
 from engine.rig import KEY, PATIENCE, Instance, Rig, types
 from legato.journal import TurnRecord
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adk.kit import Kit
+from adk_agents.kit import Kit
 from engine.rig import Rig
 from local_gemini import LocalGemini
 

@@ -12,7 +12,7 @@ from google.adk.tools.agent_tool import AgentTool
 from google.genai.types import Content, Part
 from pydantic_core import from_json
 
-from adk.kit import Kit, words
+from adk_agents.kit import Kit, words
 from engine.rig import KEY, PATIENCE, Instance, Rig, Rule, unbroken
 from engine.test_reentry import PLENTY
 from legato.journal import TurnRecord

@@ -20,7 +20,7 @@ from google.adk.workflow import START, Workflow
 from google.genai.types import Content, Part
 from pydantic import JsonValue
 
-from adk.kit import Kit, words
+from adk_agents.kit import Kit, words
 from engine.rig import Instance, Rig, types
 from legato.agents.adk import AdkAgent, Rule
 from legato.journal import TurnRecord

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.adk.tools.agent_tool import AgentTool
 
-from adk.kit import Kit, words
+from adk_agents.kit import Kit, words
 from engine.rig import KEY, PATIENCE, Instance, Rig, types
 from legato.journal import TurnRecord
 from local_gemini import Answer
