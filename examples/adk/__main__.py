@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import httpx
-
 from gemini.function import Function
+
 from legato.client import LegatoClient, Run, Timing
-from legato.events import ApprovalRequested, TextDelta, ToolResult
+from legato.events import ApprovalRequested, StepRewound, TextDelta, ToolResult
 from local_gemini import LocalGemini
 
 HERE = Path(__file__).parent
@@ -73,7 +73,7 @@ async def before(prompts: Prompts, env: Mapping[str, str], directory: Path) -> N
 async def after(prompts: Prompts, env: Mapping[str, str], directory: Path) -> None:
     print("\nAfter: the same agent with Legato")
     async with (
-        _function("after.py", {**env, "LEGATO_AGENT": "after:agent"}, directory) as function,
+        _function("after.py", {**env, "LEGATO_AGENT": "adk.after:agent"}, directory) as function,
         LegatoClient(function.url, "dev:me", timing=Timing(first=0.2)) as client,
     ):
         async with client.turn("s", prompts.small, turn="t1") as run:
@@ -97,6 +97,8 @@ async def _lived(
                 pieces += 1
                 if pieces == killed_after:
                     await _replaced(function)
+            case StepRewound():
+                print("\n↩ what was said since then is taken back")
             case ToolResult(content=content) if content:
                 print(f"\n✓ {json.dumps(content)}")
             case ApprovalRequested(request=request, prompt=prompt) if client:
@@ -113,7 +115,7 @@ async def _replaced(function: Function) -> None:
 
 
 def _function(source: str, env: Mapping[str, str], directory: Path) -> Function:
-    return Function(str(HERE / source), env, directory / "log")
+    return Function(str(HERE / source), {**env, "PYTHONPATH": str(HERE.parent)}, directory / "log")
 
 
 async def _pieces(url: str, prompt: str) -> AsyncIterator[tuple[int, str]]:

@@ -3,8 +3,8 @@ takes, and its session is where its turns are."""
 
 import flask
 import functions_framework
-from bank import root_agent
 
+from adk.bank import root_agent
 from legato.agents.adk import AdkAgent
 from legato.app import build
 from legato.http.flask import FlaskFace

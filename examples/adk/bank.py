@@ -15,7 +15,7 @@ def transfer(amount: int, to: str, tool_context: ToolContext) -> dict[str, objec
     return {"transferred": amount, "spent so far": spent}
 
 
-def is_large(amount: int, to: str) -> bool:
+def is_large(amount: int, **_: object) -> bool:
     return amount > 100
 
 

@@ -33,7 +33,7 @@ class Kit:
     def llm(self) -> Gemini:
         return Gemini(model="gemini-2.5-flash", base_url=self.service.url, client_kwargs={"api_key": "k"})
 
-    def agent(self, name: str = "root", tools: Sequence[Callable[..., Any]] = (), **more: Any) -> LlmAgent:
+    def agent(self, name: str = "root", tools: Sequence[Any] = (), **more: Any) -> LlmAgent:
         return LlmAgent(name=name, model=self.llm(), tools=list(tools), **more)
 
     def made(self, agent: Any = None, **more: Any) -> AdkAgent:

@@ -122,7 +122,7 @@ async def test_agents_used_as_tools_are_the_same_wherever_their_owner_is_lost(ki
     """Two at once, of one name."""
 
     def make() -> Any:
-        return kit.made(kit.agent(tools=[AgentTool(kit.agent("inner", [kit.transfer]))]))  # type: ignore[list-item]
+        return kit.made(kit.agent(tools=[AgentTool(kit.agent("inner", [kit.transfer]))]))
 
     inner = [f'{{"request": "/tool transfer {{\\"amount\\": {n}}}\\n/say {n}"}}' for n in (1, 2)]
     await same_wherever_lost(make, kit, f"/say 1\n/parallel inner {inner[0]} inner {inner[1]}\n/say 1", tmp_path)

@@ -12,7 +12,7 @@ from google.adk.tools.agent_tool import AgentTool
 from adk_agents.kit import Kit, words
 from engine.rig import KEY, PATIENCE, Instance, Rig, types
 from legato.journal import TurnRecord
-from local_gemini import Answer
+from local_gemini import Answer, Seen
 
 
 async def ended(one: Instance, said: str) -> TurnRecord:
@@ -53,11 +53,14 @@ async def test_an_error_in_mid_answer_fails_the_turn_with_its_words(rig: Rig, ki
 
 
 async def test_a_model_that_says_nothing_is_given_up(rig: Rig, kit: Kit) -> None:
+    one = rig.instance(kit.made(silence=1), model_retries=0)
+    await one.play("/say 1", "t0")
     kit.service.befall(Answer(first_byte=math.inf))
-    record = await ended(rig.instance(kit.made(silence=0.1), model_retries=0), "/say 2")
+    await one.start("/say 2")
+    seen = await kit.service.request(1)
+    record = await one.ended()
     assert record.error
     assert record.error["code"] == "model_silent"
-    seen = await kit.service.request(0)
     await asyncio.wait_for(seen.ended.wait(), PATIENCE)
     assert seen.left
 
@@ -98,7 +101,7 @@ async def test_a_cancel_closes_the_models_stream(rig: Rig, kit: Kit) -> None:
 
 @pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")  # it is ADK that uses it
 async def test_a_cancel_reaches_the_model_of_an_agent_used_as_a_tool(rig: Rig, kit: Kit) -> None:
-    one = rig.instance(kit.made(kit.agent(tools=[AgentTool(kit.agent("inner"))])))  # type: ignore[list-item]
+    one = rig.instance(kit.made(kit.agent(tools=[AgentTool(kit.agent("inner"))])))
     await one.start('/say 1\n/tool inner {"request": "/sleep 60"}\n/say 1')
     inner = await kit.service.request(1)
     await one.gateway.cancel(KEY, "t1", "enough", "ann")
@@ -158,3 +161,28 @@ async def test_a_sync_tool_that_is_given_up_is_in_doubt_while_its_thread_is_at_w
         assert asked.fields()["kind"] == "in_doubt"
     finally:
         opened.set()
+
+
+async def test_a_client_that_does_not_read_holds_the_model_back(rig: Rig, kit: Kit) -> None:
+    """The frames are large, so that buffers on the way hold few of them."""
+    word = {"candidates": [{"content": {"role": "model", "parts": [{"text": "w "}]}}], "responseId": "x" * 16_000}
+    kit.service.befall(Answer(frames=[word] * 999 + [{"candidates": [{"finishReason": "STOP"}]}]))
+    one = rig.instance(kit.made(), ahead_bytes=8192)
+    frames = one.gateway.attach(KEY, await one.start("go")).frames()
+    await anext(frames)
+    seen = await kit.service.request(0)
+    assert await silent(seen) < 1000
+    async with asyncio.timeout(PATIENCE):
+        async for _ in frames:
+            pass
+    assert (await one.record()).output == "w " * 999
+
+
+async def silent(seen: Seen) -> int:
+    """The frames of a request that takes no more of them."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            before = seen.frames
+            await asyncio.sleep(0.2)
+            if before == seen.frames > 0:
+                return before

@@ -36,7 +36,7 @@ async def decided(rig: Rig, kit: Kit, agent: Any, approved: bool, note: str | No
 
 
 def confirming(kit: Kit) -> Any:
-    return kit.agent(tools=[FunctionTool(kit.transfer, require_confirmation=True), kit.lookup])  # type: ignore[list-item]
+    return kit.agent(tools=[FunctionTool(kit.transfer, require_confirmation=True), kit.lookup])
 
 
 async def test_a_tool_runs_once_a_person_has_confirmed_it(rig: Rig, kit: Kit) -> None:
@@ -72,7 +72,7 @@ async def test_only_what_needs_it_is_asked_about(rig: Rig, kit: Kit) -> None:
     def large(amount: int) -> bool:
         return amount > 3
 
-    agent = kit.agent(tools=[FunctionTool(kit.transfer, require_confirmation=large)])  # type: ignore[list-item]
+    agent = kit.agent(tools=[FunctionTool(kit.transfer, require_confirmation=large)])
     one = rig.instance(kit.made(agent))
     records = await one.play('/tool transfer {"amount": 3}\n/say 1')
     assert "approval.requested" not in types(records)
@@ -106,7 +106,7 @@ async def test_the_tool_of_an_agent_below_is_asked_about_too(rig: Rig, kit: Kit,
     def made() -> Any:
         if kind == "sub-agent":
             return kit.agent("boss", sub_agents=[confirming(kit)])
-        return kit.agent("boss", [AgentTool(confirming(kit))])  # type: ignore[list-item]
+        return kit.agent("boss", [AgentTool(confirming(kit))])
 
     begin = {
         "sub-agent": '/tool transfer_to_agent {"agent_name": "root"}\n',

@@ -268,7 +268,7 @@ async def test_a_long_running_call_is_answered_by_a_later_turn(rig: Rig, kit: Ki
 
     first = await ended(rig.instance(made()), '/say 1\n/tool ask_manager {"what": "x"}\n/say 2', "t1")
     assert (first.output, tools(first)) == ("w1 ", [("ask_manager", "ok", None)])
-    answer = {"functionResponse": {"id": "call-0-1", "name": "ask_manager", "response": {"approved": True}}}
+    answer: JsonValue = {"functionResponse": {"id": "call-0-1", "name": "ask_manager", "response": {"approved": True}}}
     second = await ended(rig.instance(made()), {"parts": [answer]}, "t2")
     assert second.output == "w2 w3 "
 
@@ -296,3 +296,39 @@ def test_what_is_no_agent_of_adk_is_refused_by_name() -> None:
         Rule(effect="never")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="history"):
         AdkAgent(LlmAgent(name="a"), history=0)
+
+
+async def test_parts_in_a_result_are_what_they_were(rig: Rig, kit: Kit) -> None:
+    """An image that a tool gives reaches the model as an image, by way of the journal."""
+
+    async def draw(what: str) -> dict[str, Any]:
+        """Draws."""
+        return {"of": what, "image": Part.from_bytes(data=b"\xff\xd8", mime_type="image/jpeg")}
+
+    record = await ended(rig.instance(kit.made(kit.agent(tools=[draw]))), '/tool draw {"what": "it"}\n/say 1')
+    assert record.output == "w1 "
+    answer = (await kit.service.request(1)).body["contents"][-1]["parts"][0]["functionResponse"]
+    assert answer["response"] == {"of": "it"}
+    assert answer["parts"][0]["inlineData"]["mimeType"] == "image/jpeg"
+
+
+async def test_a_session_that_grows_large_leaves_the_largest_out(rig: Rig, kit: Kit) -> None:
+    async def big(size: int) -> str:
+        """Gives much."""
+        return "x" * size
+
+    def made() -> AdkAgent:
+        return kit.made(kit.agent(tools=[big, kit.remember]))
+
+    script = '/parallel big {"size": 1500000} big {"size": 9}\n/tool remember {"amount": 3}\n/say 1'
+    assert (await ended(rig.instance(made()), script, "t1")).status == "completed"
+    assert (await ended(rig.instance(made()), '/tool remember {"amount": 1}\n/say 1', "t2")).output == "w1 "
+    contents = kit.service.seen[-1].body["contents"]
+    answers = [
+        part["functionResponse"]["response"]
+        for content in contents
+        for part in content["parts"]
+        if "functionResponse" in part
+    ]
+    assert list(answers[0]) == ["left_out_bytes"]
+    assert answers[1:] == [{"result": "x" * 9}, {"result": 3}, {"result": 4}]

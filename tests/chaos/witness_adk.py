@@ -37,5 +37,5 @@ def asked(callback_context: Any, llm_request: Any) -> None:
 
 
 tools = [observed(tool) for tool in (adks.lookup, adks.slow, adks.transfer)]
-root = LlmAgent(name="demo", model=Gemini(), tools=tools, before_model_callback=asked)  # type: ignore[arg-type]
+root = LlmAgent(name="demo", model=Gemini(), tools=tools, before_model_callback=asked)
 agent = AdkAgent(root, rules=adks.RULES)

@@ -95,3 +95,11 @@ async def test_a_note_that_is_too_large_fails_its_call(rig: Rig) -> None:
     a = rig.instance(agent)
     await a.play()
     assert (await a.record()).output == "result_too_large"
+
+
+async def test_a_session_that_was_deleted_has_kept_nothing(rig: Rig) -> None:
+    a = rig.instance(keeping)
+    await a.play("before", "t1")
+    await a.gateway.delete(KEY)
+    await a.start("after", "t2")
+    assert (await a.ended("t2")).output == ""

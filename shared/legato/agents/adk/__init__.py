@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 try:
-    from google.adk.agents.run_config import RunConfig, StreamingMode, ToolThreadPoolConfig  # type: ignore[attr-defined]
+    from google.adk.agents.run_config import RunConfig, StreamingMode, ToolThreadPoolConfig
     from google.adk.apps.app import App
     from google.adk.runners import Runner
     from google.adk.workflow import BaseNode

@@ -16,8 +16,8 @@ from pydantic_core import to_json, to_jsonable_python
 from legato.agents import Turn
 from legato.errors import Refused
 
-MOST_BYTES: Final = 768 * 1024
-"""What is kept of one turn; the largest parts of its events are left out until it fits."""
+MOST_BYTES: Final = 960 * 1024
+"""What is kept of one turn: its events' largest parts are left out until they fit beside the state."""
 
 
 class Kept(BaseModel):
@@ -57,8 +57,8 @@ async def put_away(turn: Turn, sessions: Sessions) -> None:
 def _kept(session: Session, known: int) -> JsonValue:
     dumped = [event.model_dump(mode="json", by_alias=True, exclude_none=True) for event in session.events[known:]]
     state = {name: value for name, value in session.state.items() if not name.startswith(State.TEMP_PREFIX)}
-    kept: JsonValue = to_jsonable_python({"events": within(MOST_BYTES, dumped), "state": state}, serialize_unknown=True)
-    return kept
+    told: JsonValue = to_jsonable_python(state, serialize_unknown=True)
+    return {"events": [*within(MOST_BYTES - len(to_json(told)), dumped)], "state": told}
 
 
 def within(most: int, events: list[dict[str, Any]]) -> list[dict[str, Any]]:

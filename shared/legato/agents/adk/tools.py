@@ -15,7 +15,9 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.adk.tools.tool_context import ToolContext
+from google.genai.types import Part
 from pydantic import JsonValue
+from pydantic_core import to_json
 
 from legato.agents import Call
 from legato.agents.adk.entered import Entered, Rule
@@ -27,6 +29,7 @@ from legato.tools import ToolContext as ThisCall
 
 _THIS: Final[ContextVar[ThisCall]] = ContextVar("the call that runs in this task")
 _NO_RULE: Final = Rule()
+_PART: Final = "legato_part"
 
 
 def this_call() -> ThisCall:
@@ -88,7 +91,7 @@ class _Attempt:
             raise
         finally:
             turn.note(self._note(raised))
-        return result
+        return _told(result)
 
     def _note(self, raised: bool) -> JsonValue:
         """What the tool leaves besides its result: ADK finds it in the context."""
@@ -145,8 +148,31 @@ async def _given(tool: BaseTool, arguments: dict[str, Any], context: ToolContext
 def _answer(tool: BaseTool, content: JsonValue) -> Any:
     """As ADK reads it: None would make it run the tool, and what a long-running call does not answer yet is empty."""
     if content is not None:
-        return content
+        return _read(content)
     return {} if tool.is_long_running else {"result": None}
+
+
+def _told(result: Any) -> Any:
+    """A result as it can be recorded: ADK takes parts of the vendor's in it, such as an image, for what they are."""
+    match result:
+        case Part():
+            return {_PART: result.model_dump(mode="json", by_alias=True, exclude_none=True)}
+        case dict():
+            return {name: _told(value) for name, value in result.items()}
+        case list() | tuple():
+            return [_told(value) for value in result]
+    return result
+
+
+def _read(content: JsonValue) -> Any:
+    match content:
+        case {"legato_part": part}:
+            return Part.model_validate_json(to_json(part))
+        case dict():
+            return {name: _read(value) for name, value in content.items()}
+        case list():
+            return [_read(value) for value in content]
+    return content
 
 
 async def _answered(tool: BaseTool, arguments: dict[str, Any], context: ToolContext, error: Exception) -> Any:
