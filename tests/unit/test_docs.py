@@ -1,4 +1,4 @@
-"""README and PROTOCOL say what is so: their code runs, their settings are those, the tests that they name exist."""
+"""README, PROTOCOL and docs say what is so: their code runs, their settings are those, tests that they name exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from legato.turn import TRANSITIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 README, PROTOCOL = (ROOT / "README.md").read_text(), (ROOT / "PROTOCOL.md").read_text()
-BLOCKS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", README, re.DOTALL))
+ADK = (ROOT / "docs" / "adk.md").read_text()
+BLOCKS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", README + ADK, re.DOTALL))
 TURN = {"turn": "t", "input": "Hello"}
 CALLER = {"Authorization": "Bearer dev:me"}
 
@@ -50,7 +51,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
-@pytest.mark.parametrize("name", ["bank", "byhand", "plain", "steps"])
+@pytest.mark.parametrize("name", ["bank", "byhand", "plain", "steps", "team"])
 def test_an_agent_of_the_readme_is_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imported(name, tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
