@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from google.adk.agents import ParallelAgent
+from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.agent_tool import AgentTool
 from google.genai.types import Content, Part
 from pydantic_core import from_json
@@ -126,6 +127,16 @@ async def test_agents_used_as_tools_are_the_same_wherever_their_owner_is_lost(ki
 
     inner = [f'{{"request": "/tool transfer {{\\"amount\\": {n}}}\\n/say {n}"}}' for n in (1, 2)]
     await same_wherever_lost(make, kit, f"/say 1\n/parallel inner {inner[0]} inner {inner[1]}\n/say 1", tmp_path)
+
+
+async def test_an_error_that_a_callback_answers_is_the_same_wherever_its_owner_is_lost(kit: Kit, tmp_path: Any) -> None:
+    def instead(callback_context: Any, llm_request: Any, error: Exception) -> LlmResponse:
+        return LlmResponse(content=Content(role="model", parts=[Part(text=f"sorry: {type(error).__name__}")]))
+
+    def make() -> Any:
+        return kit.made(kit.agent(tools=kit.tools, on_model_error_callback=instead))
+
+    await same_wherever_lost(make, kit, '/say 1\n/tool transfer {"amount": 1}\n/fail broken', tmp_path)
 
 
 async def test_agents_side_by_side_do_their_work_once_wherever_their_owner_is_lost(kit: Kit, tmp_path: Any) -> None:

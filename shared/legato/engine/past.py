@@ -35,7 +35,7 @@ SEALING_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A finished step: its number in the turn's events, and its result, or how it failed; or a call's step and its note.
+    """A finished step: its number in the turn's events, and its result, or how it failed; or a call's step and note.
     `first` is the turn's first seq: the id of a deleted turn may have been used again."""
 
     first: int

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Final, get_args
 
 from legato.agents import Turn
@@ -30,6 +31,17 @@ class Rule:
             raise TypeError(f"Rule: timeout is {self.timeout!r}, expected seconds above 0")
         if self.reconcile is not None and self.effect != "once":
             raise TypeError("Rule: only a tool with effect='once' has a reconcile")
+
+
+def step_name(said: str) -> str:
+    """`said` as the name of a step, which is bounded; agents may be nested deep."""
+    if len(said.encode()) <= NAME_BYTES:
+        return said
+    return f"{said[:NAME_CHARS]} {sha256(said.encode()).hexdigest()}"
+
+
+NAME_BYTES: Final = 300
+NAME_CHARS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
-from legato.agents.adk.entered import ASKING, ENTERED, WITHIN, Asking
+from legato.agents.adk.entered import ASKING, ENTERED, WITHIN, Asking, step_name
 from legato.agents.adk.model import durable
 from legato.agents.adk.tools import call
 
@@ -40,7 +40,7 @@ class LegatoPlugin(BasePlugin):
         context = callback_context.get_invocation_context()
         branch = f"@{context.branch}" if context.branch else ""
         aloud = not WITHIN.get() and _unchanged(context.agent, context.plugin_manager.plugins)
-        ASKING.set(Asking(f"{WITHIN.get()}{callback_context.agent_name}{branch}", aloud))
+        ASKING.set(Asking(step_name(f"{WITHIN.get()}{callback_context.agent_name}{branch}"), aloud))
 
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext

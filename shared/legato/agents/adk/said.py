@@ -9,6 +9,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai.types import Content
 
 from legato.agents import Turn
+from legato.agents.adk.entered import step_name
 from legato.errors import ModelFailed
 from legato.models.gemini_wire import BAD_CALL, BLOCKED, FINISHED
 
@@ -42,7 +43,7 @@ class Voice:
             self._last = event
         if not (event.custom_metadata or {}).get(_SAID) and _speaks(event.content):
             name = f"said {event.author}@{event.branch}" if event.branch else f"said {event.author}"
-            await self._turn.step(name, lambda: say(self._turn, event.content))
+            await self._turn.step(step_name(name), lambda: say(self._turn, event.content))
 
     def finish_reason(self) -> str:
         """That of the last answer. Raises ModelFailed where that is none."""
