@@ -23,6 +23,10 @@ check: $(INSTALLED)
 	$(VENV)/bin/python -m mypy
 	$(VENV)/bin/lint-imports --no-logo
 
+# Asks the real service where its key is in the environment, else the one in examples/local_gemini.
+example-%: $(INSTALLED)
+	@PYTHONPATH=examples $(VENV)/bin/python -m $*
+
 # SEED=... makes the same draws again, RUNS=... is how many turns go through faults on each journal.
 chaos: $(INSTALLED)
 	@PYTHONPATH=tests $(VENV)/bin/python -m chaos $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS))

@@ -34,7 +34,7 @@ class BrokenOff(Exception):
 
 async def play(body: Mapping[str, Any], model: str) -> AsyncIterator[Frame]:
     """The frames of one answer. Raises Wrong, BrokenOff, and ModelFailed where the script says `/fail`."""
-    contents = body.get("contents") or []
+    contents = merged(body.get("contents") or [])
     check(contents)
     told, done = _told(contents)
     signed, thoughts, calls = signature(told, done), 0, 0
@@ -55,6 +55,17 @@ async def play(body: Mapping[str, Any], model: str) -> AsyncIterator[Frame]:
                 yield frame(model, [last], "STOP", counted(asked, said, thoughts))
                 return
     raise BrokenOff
+
+
+def merged(contents: Sequence[Content]) -> list[Content]:
+    """What the model said in a row, content by content, is one answer of its own."""
+    found: list[Content] = []
+    for content in contents:
+        if found and content.get("role") == found[-1].get("role") == "model":
+            found[-1] = {**content, "parts": [*found[-1]["parts"], *content["parts"]]}
+        else:
+            found.append(content)
+    return found
 
 
 def frame(model: str, parts: Sequence[Frame], finish: str | None = None, usage: Frame | None = None) -> Frame:
@@ -151,10 +162,10 @@ def _answered(calls: Sequence[Frame], answers: Sequence[Frame]) -> None:
             " of the function call turn."
         )
     for call, answer in zip(calls, answers, strict=True):
-        named = call["functionCall"], answer["functionResponse"]
-        if named[0]["name"] != named[1]["name"] or named[0].get("id") != named[1].get("id"):
-            raise Wrong(f"function response {named[1]['name']} does not answer the call {named[0]['name']}")
-        if not isinstance(named[1].get("response"), dict):
+        asked, given = call["functionCall"], answer["functionResponse"]
+        if asked["name"] != given["name"] or given.get("id", asked.get("id")) != asked.get("id"):
+            raise Wrong(f"function response {given['name']} does not answer the call {asked['name']}")
+        if not isinstance(given.get("response"), dict):
             raise Wrong("functionResponse.response must be an object")
 
 
