@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import httpx
-from gemini.function import Function
 
+from gemini.function import Function
 from legato.client import LegatoClient, Run, Timing
 from legato.events import ApprovalRequested, StepRewound, TextDelta, ToolResult
 from local_gemini import LocalGemini

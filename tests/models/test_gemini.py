@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -208,13 +206,3 @@ class TestInstalled:
             monkeypatch.delenv(name, raising=False)
         with pytest.raises(SettingsError, match=r"Gemini: .*API key"):
             Gemini()
-
-    def test_legato_alone_imports_no_vendors_sdk(self) -> None:
-        every = "legato, legato.app, legato.cli, legato.models.inputs, legato.models.gemini_wire"
-        run = f"import {every}, sys; sys.exit('google.genai' in sys.modules)"
-        assert subprocess.run([sys.executable, "-c", run], check=False).returncode == 0
-
-    def test_without_the_extra_it_is_said_what_to_install(self) -> None:
-        run = "import sys; sys.modules['google.genai'] = None; import legato.models.gemini"
-        done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=False)
-        assert "ImportError: Gemini needs the vendor's SDK: pip install 'legato[gemini]'" in done.stderr

@@ -26,8 +26,8 @@ from legato.turn import TRANSITIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 README, PROTOCOL = (ROOT / "README.md").read_text(), (ROOT / "PROTOCOL.md").read_text()
-ADK = (ROOT / "docs" / "adk.md").read_text()
-BLOCKS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", README + ADK, re.DOTALL))
+ADK, MODELS = ((ROOT / "docs" / name).read_text() for name in ("adk.md", "models.md"))
+BLOCKS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", README + ADK + MODELS, re.DOTALL))
 TURN = {"turn": "t", "input": "Hello"}
 CALLER = {"Authorization": "Bearer dev:me"}
 
@@ -51,8 +51,9 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
-@pytest.mark.parametrize("name", ["bank", "byhand", "plain", "steps", "team"])
+@pytest.mark.parametrize("name", ["bank", "byhand", "plain", "steps", "team", "guide"])
 def test_an_agent_of_the_readme_is_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_API_KEY", "k")
     imported(name, tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     assert load_agents(f"{name}:agent")
