@@ -27,14 +27,12 @@ class Kit:
 
     def __init__(self, service: LocalGemini) -> None:
         self.service = service
+        self.llm = Gemini(base_url=service.url, client_kwargs={"api_key": "k"})
         self.ledger: Ledger = {}
         self.entered: list[str] = []
 
-    def llm(self) -> Gemini:
-        return Gemini(model="gemini-2.5-flash", base_url=self.service.url, client_kwargs={"api_key": "k"})
-
     def agent(self, name: str = "root", tools: Sequence[Any] = (), **more: Any) -> LlmAgent:
-        return LlmAgent(name=name, model=self.llm(), tools=list(tools), **more)
+        return LlmAgent(name=name, model=self.llm, tools=list(tools), **more)
 
     def made(self, agent: Any = None, **more: Any) -> AdkAgent:
         """Each instance is given agents of its own, as each process has them."""
