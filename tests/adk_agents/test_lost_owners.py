@@ -10,6 +10,7 @@ import pytest
 from google.adk.agents import ParallelAgent
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.agent_tool import AgentTool
+from google.adk.workflow import START, Workflow, node
 from google.genai.types import Content, Part
 from pydantic_core import from_json
 
@@ -27,6 +28,14 @@ SCRIPT = """/think 1
 /say 1
 /tool remember {"amount": 4}
 /say 1"""
+
+
+TRANSFER = '/tool transfer {"amount": 1}'
+
+
+def redact(callback_context: Any, llm_response: Any) -> Any:
+    parts = [p.model_copy(update={"text": p.text and p.text.replace("w2", "**")}) for p in llm_response.content.parts]
+    return llm_response.model_copy(update={"content": Content(role="model", parts=parts)})
 
 
 def away_from(number: int, reached: asyncio.Event) -> Rule:
@@ -97,12 +106,6 @@ async def test_a_turn_is_the_same_wherever_its_owner_is_lost(kit: Kit, tmp_path:
 
 
 async def test_a_guarded_turn_is_the_same_wherever_its_owner_is_lost(kit: Kit, tmp_path: Any) -> None:
-    def redact(callback_context: Any, llm_response: Any) -> Any:
-        parts = [
-            p.model_copy(update={"text": p.text and p.text.replace("w2", "**")}) for p in llm_response.content.parts
-        ]
-        return llm_response.model_copy(update={"content": Content(role="model", parts=parts)})
-
     def make() -> Any:
         return kit.made(kit.agent(tools=kit.tools, after_model_callback=redact))
 
@@ -125,7 +128,7 @@ async def test_agents_used_as_tools_are_the_same_wherever_their_owner_is_lost(ki
     def make() -> Any:
         return kit.made(kit.agent(tools=[AgentTool(kit.agent("inner", [kit.transfer]))]))
 
-    inner = [f'{{"request": "/tool transfer {{\\"amount\\": {n}}}\\n/say {n}"}}' for n in (1, 2)]
+    inner = [f'{{"request": "/sleep {0.2 / n}\\n/tool transfer {{\\"amount\\": {n}}}\\n/say {n}"}}' for n in (1, 2)]
     await same_wherever_lost(make, kit, f"/say 1\n/parallel inner {inner[0]} inner {inner[1]}\n/say 1", tmp_path)
 
 
@@ -139,23 +142,49 @@ async def test_an_error_that_a_callback_answers_is_the_same_wherever_its_owner_i
     await same_wherever_lost(make, kit, '/say 1\n/tool transfer {"amount": 1}\n/fail broken', tmp_path)
 
 
-async def test_agents_side_by_side_do_their_work_once_wherever_their_owner_is_lost(kit: Kit, tmp_path: Any) -> None:
-    script = '/say 1\n/tool transfer {"amount": 1}\n/say 1'
+def side_by_side(kit: Kit, **more: Any) -> Any:
+    """Agents of different names, of which one doubles what it transfers."""
+
+    def double(tool: Any, args: dict[str, Any], tool_context: Any) -> None:
+        args["amount"] *= 2
+
+    one = kit.agent("one", [kit.transfer], **more)
+    two = kit.agent("two", [kit.transfer], before_tool_callback=double, **more)
+    with pytest.deprecated_call():
+        return ParallelAgent(name="both", sub_agents=[one, two])
+
+
+def workers(kit: Kit, **more: Any) -> Any:
+    """Two runs of one agent, of which one takes its time."""
+
+    def split(node_input: Any) -> list[str]:
+        paces = {1: "/sleep 0.1\n", 2: ""}
+        return [f'{paces[n]}/say 1\n/tool transfer {{"amount": {n}}}\n{paces[n]}/say 1' for n in paces]
+
+    worker = node(kit.agent("worker", [kit.transfer], **more), parallel_worker=True)
+    return Workflow(name="flow", edges=[(START, split), (split, worker)])
+
+
+@pytest.mark.parametrize(
+    ("make", "more"),
+    [(side_by_side, {}), (workers, {"after_model_callback": redact})],
+    ids=["side-by-side", "guarded-workers"],
+)
+async def test_what_runs_side_by_side_is_done_and_said_once_wherever_its_owner_is_lost(
+    kit: Kit, tmp_path: Any, make: Any, more: dict[str, Any]
+) -> None:
     for number in count(1):
         rig = Rig(tmp_path / f"{number}.sqlite")
         async with rig.stack:
             kit.ledger.clear()
-            with pytest.deprecated_call():
-                pairs = [[kit.agent(name, [kit.transfer]) for name in ("one", "two")] for _ in range(2)]
-                agents = [kit.made(ParallelAgent(name="both", sub_agents=pair)) for pair in pairs]
-            owner, other = map(rig.instance, agents)
-            if not await lost_at(number, owner, other, script):
+            owner, other = (rig.instance(kit.made(make(kit, **more))) for _ in range(2))
+            if not await lost_at(number, owner, other, f"/say 1\n{TRANSFER}\n/say 1"):
                 assert number > 4
                 return
             record = await other.ended()
             assert record.status == "completed", record
-            assert sorted(record.output or "") == sorted(words(2) * 2)
-            assert list(kit.ledger.values()) == [1, 1]
+            assert sorted((record.output or "").split()) == sorted(["w1", "**" if more else "w2"] * 2)
+            assert sorted(kit.ledger.values()) == [1, 2]
 
 
 async def test_a_recorded_answer_is_not_asked_for_again(rig: Rig, kit: Kit) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from google.adk.tools.agent_tool import AgentTool
+from google.adk.tools.tool_context import ToolContext
 
 from adk_agents.kit import Kit, words
 from engine.rig import KEY, PATIENCE, Instance, Rig, types
@@ -78,6 +79,22 @@ async def test_an_answer_that_was_blocked_fails_the_turn(rig: Rig, kit: Kit, fra
     record = await ended(rig.instance(kit.made()), "/say 2")
     assert record.error
     assert record.error["code"] == code
+
+
+async def test_a_call_that_its_vendor_has_not_named_has_a_name_that_is_recorded(rig: Rig, kit: Kit) -> None:
+    named: list[str | None] = []
+
+    async def look(tool_context: ToolContext) -> None:
+        """Looks at its own name."""
+        named.append(tool_context.function_call_id)
+
+    call = {"functionCall": {"name": "look", "args": {}}}
+    kit.service.befall(Answer(frames=[{"candidates": [{"content": {"parts": [call]}, "finishReason": "STOP"}]}]))
+    one = rig.instance(kit.made(kit.agent(tools=[look])))
+    await one.start("/tool look {}\n/say 1")
+    await one.ended()
+    steps = await one.journal.private(KEY, "t1", one.clock())
+    assert f'"id":"{named[0]}"' in steps["step.root.1"]
 
 
 async def test_an_answer_that_was_cut_short_says_so(rig: Rig, kit: Kit) -> None:

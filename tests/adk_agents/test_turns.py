@@ -71,10 +71,13 @@ async def test_a_later_turn_finds_the_session_on_another_instance(rig: Rig, kit:
 
 
 async def test_only_so_many_turns_are_given_back(rig: Rig, kit: Kit) -> None:
+    """And the state, which is that after all of them."""
     one = rig.instance(kit.made(history=1))
-    for number in range(3):
-        await ended(one, f"/say {number + 1}", f"t{number}")
-    assert len((await kit.service.request(2)).body["contents"]) == 3
+    await ended(one, '/tool remember {"amount": 3}\n/say 1', "t0")
+    await ended(one, "/say 1", "t1")
+    record = await ended(one, '/tool remember {"amount": 1}\n/say 1', "t2")
+    assert len((await kit.service.request(3)).body["contents"]) == 3
+    assert tools(record) == [("remember", "ok", 4)]
 
 
 async def test_a_turn_that_fails_leaves_no_trace_in_the_session(rig: Rig, kit: Kit) -> None:

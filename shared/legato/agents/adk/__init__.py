@@ -67,24 +67,30 @@ class AdkAgent:
         """Runs one turn. Raises ModelFailed, ToolFailed and Refused, and what the agent itself raises."""
         sessions = await opened(turn, self._app.name, self.history)
         runner = Runner(app=self._app, session_service=sessions.service, **self.services)
-        entered, voice = Entered(turn, self.rules, self.silence), Voice(turn)
+        entered = Entered(turn, self.rules, self.silence)
         token = ENTERED.set(entered)
         try:
-            run = runner.run_async(
-                user_id=turn.uid,
-                session_id=turn.session,
-                new_message=message_of(turn.input),
-                run_config=self._configured(),
-            )
-            async with aclosing(run) as events:
-                async for event in events:
-                    await voice.hear(event)
+            finish_reason = await self._run(runner, turn)
         except RuntimeError as wrapped:
             raise _own(wrapped) or wrapped from wrapped.__cause__
         finally:
             ENTERED.reset(token)
         await put_away(turn, sessions)
-        turn.finish(dict(entered.usage), voice.finish_reason())
+        turn.finish(dict(entered.usage), finish_reason)
+
+    async def _run(self, runner: Runner, turn: Turn) -> str:
+        """Says what the agent says, to its end; gives why the last answer has ended."""
+        run = runner.run_async(
+            user_id=turn.uid,
+            session_id=turn.session,
+            new_message=message_of(turn.input),
+            run_config=self._configured(),
+        )
+        async with Voice(turn) as voice, aclosing(run) as events:
+            async for event in events:
+                await voice.hear(event)
+            await voice.all_said()
+            return voice.finish_reason()
 
     def _configured(self) -> RunConfig:
         """The model's stream is read in its step; ADK is given each answer whole."""

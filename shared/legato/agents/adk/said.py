@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import Final, Self
 
 from google.adk.events.event import Event
 from google.adk.models.llm_response import LlmResponse
@@ -29,11 +30,12 @@ def mark_said(response: LlmResponse) -> None:
 
 
 class Voice:
-    """Hears the events of one run, in their order."""
+    """Hears the events of one run, in their order. It is closed when the run is over, however that ends."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._last: Event | None = None
+        self._beside: dict[str, asyncio.Task[None]] = {}
 
     async def hear(self, event: Event) -> None:
         """What was not said in its model's step is said in one of its own: it is recorded that it was."""
@@ -41,9 +43,30 @@ class Voice:
             return
         if event.finish_reason or event.error_code:
             self._last = event
-        if not (event.custom_metadata or {}).get(_SAID) and _speaks(event.content):
-            name = f"said {event.author}@{event.branch}" if event.branch else f"said {event.author}"
-            await self._turn.step(step_name(name), lambda: say(self._turn, event.content))
+        if (event.custom_metadata or {}).get(_SAID) or not _speaks(event.content):
+            return
+        if event.branch is None:
+            await self._say(f"said {event.author}", event.content)
+            return
+        # Of branches that run side by side none waits for what another has to say.
+        name, before = f"said {event.author}@{event.branch}", self._beside.get(event.branch)
+        self._beside[event.branch] = asyncio.create_task(self._say(name, event.content, before))
+
+    async def _say(self, name: str, content: Content | None, before: asyncio.Task[None] | None = None) -> None:
+        if before:
+            await before
+        await self._turn.step(step_name(name), lambda: say(self._turn, content))
+
+    async def all_said(self) -> None:
+        await asyncio.gather(*self._beside.values())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for saying in self._beside.values():
+            saying.cancel()
+        await asyncio.gather(*self._beside.values(), return_exceptions=True)
 
     def finish_reason(self) -> str:
         """That of the last answer. Raises ModelFailed where that is none."""
