@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from google.adk.agents import LlmAgent
+from google.adk.models import BaseLlm, LlmRequest, LlmResponse
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.tool_context import ToolContext
+from google.genai.types import Content, FunctionCall, Part
 
 from adk_agents.kit import Kit, words
 from engine.rig import KEY, PATIENCE, Instance, Rig, types
@@ -81,6 +85,17 @@ async def test_an_answer_that_was_blocked_fails_the_turn(rig: Rig, kit: Kit, fra
     assert record.error["code"] == code
 
 
+class Plain(BaseLlm):
+    """Another vendor's: it streams nothing and names no call."""
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse]:
+        called = any(part.function_call for content in llm_request.contents for part in content.parts or [])
+        part = Part(text="done") if called else Part(function_call=FunctionCall(name="look", args={}))
+        yield LlmResponse(content=Content(role="model", parts=[part]))
+
+
 async def test_a_call_that_its_vendor_has_not_named_has_a_name_that_is_recorded(rig: Rig, kit: Kit) -> None:
     named: list[str | None] = []
 
@@ -88,11 +103,9 @@ async def test_a_call_that_its_vendor_has_not_named_has_a_name_that_is_recorded(
         """Looks at its own name."""
         named.append(tool_context.function_call_id)
 
-    call = {"functionCall": {"name": "look", "args": {}}}
-    kit.service.befall(Answer(frames=[{"candidates": [{"content": {"parts": [call]}, "finishReason": "STOP"}]}]))
-    one = rig.instance(kit.made(kit.agent(tools=[look])))
-    await one.start("/tool look {}\n/say 1")
-    await one.ended()
+    one = rig.instance(kit.made(LlmAgent(name="root", model=Plain(model="plain"), tools=[look])))
+    await one.play("look")
+    assert (await one.record()).output == "done"
     steps = await one.journal.private(KEY, "t1", one.clock())
     assert f'"id":"{named[0]}"' in steps["step.root.1"]
 
