@@ -18,7 +18,7 @@ import httpx
 
 from gemini.function import Function
 from legato.client import LegatoClient, Run, Timing
-from legato.events import ApprovalRequested, StepRewound, TextDelta, ToolResult
+from legato.events import ApprovalRequested, TextDelta, ToolResult
 from local_gemini import LocalGemini
 
 HERE = Path(__file__).parent
@@ -97,8 +97,6 @@ async def _lived(
                 pieces += 1
                 if pieces == killed_after:
                     await _replaced(function)
-            case StepRewound():
-                print("\n↩ what was said since then is taken back")
             case ToolResult(content=content) if content:
                 print(f"\n✓ {json.dumps(content)}")
             case ApprovalRequested(request=request, prompt=prompt) if client:
@@ -110,7 +108,7 @@ async def _lived(
 
 async def _replaced(function: Function) -> None:
     function.kill()
-    print("\n✗ its instance is killed; another one goes on with the turn")
+    print("\n✗ its instance is killed; another one goes on, from what is recorded")
     await function.start()
 
 

@@ -91,7 +91,8 @@ class Plain(BaseLlm):
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse]:
-        called = any(part.function_call for content in llm_request.contents for part in content.parts or [])
+        parts = [part for content in llm_request.contents for part in content.parts or []]
+        called = any(part.function_call for part in parts)
         part = Part(text="done") if called else Part(function_call=FunctionCall(name="look", args={}))
         yield LlmResponse(content=Content(role="model", parts=[part]))
 

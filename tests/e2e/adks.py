@@ -6,6 +6,7 @@ from typing import Any
 
 from google.adk.agents import LlmAgent
 from google.adk.models import Gemini
+from google.adk.tools.tool_context import ToolContext
 
 from legato import demo
 from legato.agents.adk import AdkAgent, Rule, this_call
@@ -34,4 +35,10 @@ async def transfer(amount: int, seconds: float = 0) -> dict[str, Any]:
     return entry.model_dump()
 
 
-agent = AdkAgent(LlmAgent(name="demo", model=Gemini(), tools=[lookup, slow, transfer]), rules=RULES)
+async def remember(amount: int, tool_context: ToolContext) -> int:
+    """Adds to what the session has spent."""
+    tool_context.state["spent"] = tool_context.state.get("spent", 0) + amount
+    return int(tool_context.state["spent"])
+
+
+agent = AdkAgent(LlmAgent(name="demo", model=Gemini(), tools=[lookup, slow, transfer, remember]), rules=RULES)

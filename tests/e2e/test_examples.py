@@ -35,3 +35,12 @@ async def test_the_killed_function_books_twice_before_and_once_after() -> None:
     assert "completed: 119 characters" in after
     assert "bookings: 1" in after
     assert "completed: 111 characters" in after.split("A sync generator")[1]
+
+
+async def test_the_killed_agent_of_adk_transfers_twice_before_and_once_after() -> None:
+    """Its session and its question outlive its instances."""
+    before, after = (await example("adk")).split("After: ")
+    assert "transferred: Ann 5, Ann 5\n" in before
+    assert "transferred: Ann 5, Ann 500, Bob 1\n" in after
+    assert '"spent so far": 506' in after
+    assert after.count("completed") == 3
