@@ -116,13 +116,16 @@ class LocalGemini:
         writer.transport.set_write_buffer_limits(high=0)
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await self._serve(reader, writer)
+                ahead: bytes | None = b""
+                while ahead is not None:
+                    ahead = await self._serve(reader, writer, ahead)
         finally:
             writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request; the connection ends with it."""
-        path, headers = await _head(reader)
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ahead: bytes) -> bytes | None:
+        """One request, of which `ahead` was read before. Gives what was read of the next one; None where the connection
+        has ended."""
+        path, headers = await _head(reader, ahead)
         body = as_read(json.loads(await reader.readexactly(int(headers.get("content-length", "0"))) or b"{}"))
         seen = Seen(asyncio.get_running_loop().time(), path, headers, body)
         async with self._came:
@@ -141,6 +144,9 @@ class LocalGemini:
             seen.ended.set()
         if not sending.cancelled():
             sending.result()
+        if seen.left or writer.is_closing():
+            return None
+        return b"" if gone.cancelled() else gone.result()
 
 
 class _Sending:
@@ -263,16 +269,16 @@ async def _written(frames: Sequence[Frame]) -> AsyncIterator[Frame]:
         yield each
 
 
-async def _head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]]:
+async def _head(reader: asyncio.StreamReader, ahead: bytes) -> tuple[str, dict[str, str]]:
     """The path, and the headers by their names in lower case."""
-    lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    lines = (ahead + await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     pairs = (line.split(": ", 1) for line in lines[1:] if line)
     return lines[0].split(" ")[1], {name.lower(): value for name, value in pairs}
 
 
 def _status_line(status: int, headers: Mapping[str, str]) -> bytes:
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {headers[name]}" for name in headers)]
-    return "\r\n".join([*lines, "Connection: close", "", ""]).encode()
+    return "\r\n".join([*lines, "", ""]).encode()
 
 
 def _sse(frame: Frame) -> bytes:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +19,7 @@ from legato.models import (
     CallRequested,
     Message,
     ModelRequest,
+    TextChunk,
     ToolMessage,
     ToolSpec,
     UserMessage,
@@ -22,8 +28,10 @@ from legato.models.gemini import Gemini
 from legato.tools import Outcome
 from local_gemini import Answer as Befalls
 from local_gemini import LocalGemini
+from models.contract import closing
 from models.played import ANSWERS, FAILURES, LONGEST, Case, named, played
 
+ROOT = Path(__file__).resolve().parents[2]
 PNG = {"data": "iVBORw0KGgo=", "media_type": "image/png"}
 OK: list[Any] = [{"candidates": [{"content": {"role": "model", "parts": [{"text": "ok"}]}, "finishReason": "STOP"}]}]
 
@@ -133,6 +141,26 @@ class TestFaults:
             failed = (await played(model)).failed
         assert failed
         assert (failed.code, failed.retryable) == ("model_unavailable", True)
+
+
+class TestConnections:
+    async def test_no_call_waits_for_the_end_of_another(self, studio: Gemini) -> None:
+        asked = ModelRequest("", (UserMessage("/say 1\n/sleep 60"),))
+        async with AsyncExitStack() as stack, asyncio.timeout(20):
+            streams = [await stack.enter_async_context(closing(studio.stream(asked))) for _ in range(120)]
+            firsts = await asyncio.gather(*map(anext, streams))
+        assert set(firsts) == {TextChunk("w1 ")}
+
+    async def test_a_model_serves_one_event_loop_after_another(self, service: LocalGemini) -> None:
+        """The first one's connections have died with it."""
+        made = f"model = Gemini(api_key='k', http_options={{'base_url': {service.url!r}}})"
+        asks = "print(*[bool(asyncio.run(played(model)).finished) for _ in range(2)])"
+        imports = "import asyncio; from legato.models.gemini import Gemini; from models.played import played"
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", f"{imports}; {made}; {asks}", cwd=ROOT, env={**os.environ, "PYTHONPATH": "tests"},
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert (await process.communicate())[0] == b"True True\n"
 
 
 class TestRequests:
