@@ -67,10 +67,14 @@ class Seen:
 
 
 class LocalGemini:
-    """The service at `url`, while it is entered. `seen` are its requests, in order."""
+    """The service at `url`, while it is entered. `seen` are its requests, in order,
+    and `connections` how many it has had. Where it `keeps` connections, each
+    carries one request after the other; else it closes them, for clients that never do."""
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, *, keeps: bool = False) -> None:
         self.seen: list[Seen] = []
+        self.connections = 0
+        self._keeps = keeps
         self._befalls: deque[Answer] = deque()
         self._came = asyncio.Condition()
         self._address = host, port
@@ -108,6 +112,7 @@ class LocalGemini:
         await self._server.serve_forever()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         task = asyncio.create_task(self._connected(reader, writer))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
@@ -132,7 +137,7 @@ class LocalGemini:
             self.seen.append(seen)
             self._came.notify_all()
         answer = self._befalls.popleft() if self._befalls else Answer()
-        sending = asyncio.create_task(_Sending(writer, seen, answer).send())
+        sending = asyncio.create_task(_Sending(writer, seen, answer, self._keeps).send())
         gone = asyncio.create_task(reader.read(1))
         try:
             await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -144,7 +149,7 @@ class LocalGemini:
             seen.ended.set()
         if not sending.cancelled():
             sending.result()
-        if seen.left or writer.is_closing():
+        if seen.left or writer.is_closing() or not self._keeps:
             return None
         return b"" if gone.cancelled() else gone.result()
 
@@ -152,8 +157,9 @@ class LocalGemini:
 class _Sending:
     """One response on its way."""
 
-    def __init__(self, writer: asyncio.StreamWriter, seen: Seen, answer: Answer) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, seen: Seen, answer: Answer, keeps: bool) -> None:
         self._writer, self._seen, self._answer = writer, seen, answer
+        self._connection = {} if keeps else {"Connection": "close"}
         self._begun = False
 
     async def send(self) -> None:
@@ -233,7 +239,8 @@ class _Sending:
     async def _begin(self) -> None:
         if not self._begun:
             self._begun = True
-            await self._write(_status_line(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}))
+            about = {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}
+            await self._write(_status_line(200, {**about, **self._connection}))
 
     async def _chunk(self, data: bytes) -> None:
         """A chunk of the body; an empty one ends it."""
@@ -255,7 +262,7 @@ class _Sending:
 
     async def _respond(self, status: int, body: bytes, more: Mapping[str, str] | None = None) -> None:
         about = {"Content-Type": "application/json; charset=UTF-8", "Content-Length": str(len(body)), **(more or {})}
-        await self._write(_status_line(status, about) + body)
+        await self._write(_status_line(status, {**about, **self._connection}) + body)
 
     def _error(self, status: int, message: str) -> Frame:
         delay = self._answer.retry_delay

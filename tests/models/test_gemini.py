@@ -151,16 +151,27 @@ class TestConnections:
             firsts = await asyncio.gather(*map(anext, streams))
         assert set(firsts) == {TextChunk("w1 ")}
 
-    async def test_a_model_serves_one_event_loop_after_another(self, service: LocalGemini) -> None:
+    async def test_a_model_serves_one_event_loop_after_another(self) -> None:
         """The first one's connections have died with it."""
-        made = f"model = Gemini(api_key='k', http_options={{'base_url': {service.url!r}}})"
+        async with LocalGemini(keeps=True) as service:
+            assert await self.in_two_loops(service.url) == b"True True\n"
+
+    async def test_connections_are_kept_for_further_calls(self) -> None:
+        async with LocalGemini(keeps=True) as service:
+            async with Gemini(api_key="k", http_options={"base_url": service.url}) as model:
+                assert all([(await played(model, UserMessage("/say 2"))).finished for _ in range(3)])
+            assert service.connections == 1
+
+    async def in_two_loops(self, url: str) -> bytes:
+        """Whether each loop of one process got an answer."""
+        made = f"model = Gemini(api_key='k', http_options={{'base_url': {url!r}}})"
         asks = "print(*[bool(asyncio.run(played(model)).finished) for _ in range(2)])"
         imports = "import asyncio; from legato.models.gemini import Gemini; from models.played import played"
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", f"{imports}; {made}; {asks}", cwd=ROOT, env={**os.environ, "PYTHONPATH": "tests"},
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        assert (await process.communicate())[0] == b"True True\n"
+        return (await process.communicate())[0]
 
 
 class TestRequests:
