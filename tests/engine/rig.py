@@ -74,6 +74,11 @@ class Gate:
         self.reached.set()
         await self._opened.wait()
 
+    async def stood(self) -> None:
+        """Returns when a call stands there. Raises TimeoutError."""
+        async with asyncio.timeout(PATIENCE):
+            await self.reached.wait()
+
     def open(self) -> None:
         self._opened.set()
 

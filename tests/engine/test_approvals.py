@@ -103,7 +103,7 @@ async def test_the_decision_is_durable_before_the_tool_starts(rig: Rig, bank: Ba
     gate = Gate()
     other.journal.rule = nth(gate, 1, "append")
     deciding = asyncio.create_task(other.gateway.decide(KEY, "t1", "1-1-1", True, None))
-    await gate.reached.wait()
+    await gate.stood()
     assert bank.wired == []
     gate.open()
     await deciding
@@ -156,7 +156,7 @@ async def test_an_answer_that_comes_while_the_turn_is_put_to_rest_again_is_not_l
     gate = Gate()
     one.journal.rule = nth(gate, 3, "commit")
     first = asyncio.create_task(one.gateway.decide(KEY, "t1", "1-1-1", True, None))
-    await gate.reached.wait()
+    await gate.stood()
     await other.gateway.decide(KEY, "t1", "1-2-1", True, None)
     gate.open()
     await first
@@ -185,11 +185,11 @@ async def test_a_turn_put_to_rest_with_its_answer_is_found_by_the_next_sweep(rig
     resting, looking = Gate(), Gate()
     one.journal.rule = nth(resting, 3, "commit")
     first = asyncio.create_task(one.gateway.decide(KEY, "t1", "1-1-1", True, None))
-    await resting.reached.wait()
+    await resting.stood()
     await other.gateway.decide(KEY, "t1", "1-2-1", True, None)
     one.journal.rule = nth(looking, 2, "standing")
     resting.open()
-    await asyncio.gather(first, looking.reached.wait())
+    await asyncio.gather(first, looking.stood())
     assert await other.journal.orphans(other.clock() + 1, 9) == [KEY]
     looking.open()
 
@@ -296,7 +296,7 @@ async def test_a_decision_that_comes_after_the_answer_was_taken_up_is_refused(ri
     await waiting(one)
     gate = other.journal.hold("commit")
     late = asyncio.create_task(other.gateway.decide(KEY, "t1", "1-1-1", True, None))
-    await gate.reached.wait()
+    await gate.stood()
     await one.gateway.decide(KEY, "t1", "1-1-1", False, None)
     await one.shown("tool.result")
     await waiting(one)
@@ -313,7 +313,7 @@ async def test_a_decision_that_comes_after_its_question_was_found_expired_is_ref
     await waiting(one)
     gate = other.journal.hold("commit")
     late = asyncio.create_task(other.gateway.decide(KEY, "t1", "1-1-1", True, None))
-    await gate.reached.wait()
+    await gate.stood()
     one.clock.advance(61)
     await one.engine.take_over(KEY)
     await completed(one)
@@ -333,7 +333,7 @@ async def test_a_decision_that_was_taken_counts_though_its_question_has_expired_
     one.clock.advance(61)
     gate = one.journal.hold("control")
     await one.engine.take_over(KEY)
-    await gate.reached.wait()
+    await gate.stood()
     assert not (await other.gateway.decide(KEY, "t1", "1-1-1", True, None)).again
     gate.open()
     assert await completed(one) == "w1 w2 "
@@ -348,7 +348,7 @@ async def test_an_expiry_that_was_settled_stands_for_who_has_another_clock(rig: 
     one.clock.advance(61)
     gate = one.journal.hold("append")
     await one.engine.take_over(KEY)
-    await gate.reached.wait()
+    await gate.stood()
     with pytest.raises(AlreadyDecided):
         await other.gateway.decide(KEY, "t1", "1-1-1", True, None)
     gate.open()
@@ -377,7 +377,7 @@ async def test_a_decision_on_a_turn_that_has_ended_meanwhile_is_refused(rig: Rig
     await one.shown("approval.resolved")
     gate = other.journal.hold("commit")
     late = asyncio.create_task(other.gateway.decide(KEY, "t1", "1-2-1", True, None))
-    await gate.reached.wait()
+    await gate.stood()
     go.set()
     assert (await one.ended()).status == "failed"
     gate.open()

@@ -83,7 +83,7 @@ async def test_a_turn_is_measured_from_its_start_by_the_clock_that_all_owners_sh
     gate = instance.journal.hold("commit")
     gate.after = True
     starting = asyncio.create_task(instance.start())
-    await gate.reached.wait()
+    await gate.stood()
     instance.clock.advance(3601)
     gate.open()
     await starting

@@ -74,7 +74,7 @@ async def frozen(rig: Rig) -> tuple[Instance, Gate]:
     gate = Gate()
     owner.journal.rule = nth(gate, 1, "append")
     (await puppet.turn()).text("zombie")
-    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
+    await gate.stood()
     return owner, gate
 
 
@@ -129,7 +129,7 @@ async def test_a_turn_that_begins_before_the_purge_is_not_purged(rig: Rig, activ
         await deleter.ended()
     gate = deleter.journal.hold("purge")
     deleting = asyncio.create_task(deleter.gateway.delete(KEY))
-    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
+    await gate.stood()
     await starter.start(turn="t2")
     (await new.turn()).text("said")
     unheard = starter.journal.hold("control")

@@ -54,7 +54,7 @@ async def test_a_call_in_doubt_is_still_in_doubt_after_its_turn_has_waited(rig: 
 
     owner, other = rig.instance(agent), rig.instance(agent)
     await owner.start()
-    await tools.stop.reached.wait()
+    await tools.stop.stood()
     await eventually(lambda: owner.live().questions.open)
     await lose(owner, other, tools.stop.reached)
     await waiting(other)

@@ -113,7 +113,7 @@ async def test_the_lease_is_not_released_before_a_running_once_tool_is_recorded(
     gate = Gate()
     instance.journal.rule = nth(gate, 1, "append")
     payment.going.set()
-    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
+    await gate.stood()
     assert (await lease_of(instance)).expires_at > instance.clock()
     gate.open()
     await draining
@@ -229,7 +229,7 @@ async def test_a_poll_that_has_nothing_to_show_yet_is_refused(rig: Rig) -> None:
     await owner.start()
     gate = other.journal.hold("turns")
     poll = asyncio.create_task(other.gateway.poll(KEY, cursor=None, start=False, turn=None, wait=60))
-    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
+    await gate.stood()
     await other.gateway.drain()
     with pytest.raises(Draining):
         await poll
@@ -251,7 +251,7 @@ async def test_a_start_that_has_not_been_committed_is_refused(rig: Rig) -> None:
     instance = rig.instance(speaking)
     gate = instance.journal.hold("standing")
     starting = asyncio.create_task(instance.start())
-    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
+    await gate.stood()
     draining = asyncio.create_task(instance.gateway.drain())
     await asyncio.sleep(0)
     gate.open()
@@ -265,7 +265,7 @@ async def test_a_start_that_is_being_committed_goes_on_and_is_handed_back(rig: R
     instance = rig.instance(speaking, drain=0.1)
     gate = instance.journal.hold("commit")
     starting = asyncio.create_task(instance.start())
-    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
+    await gate.stood()
     draining = asyncio.create_task(instance.gateway.drain())
     await asyncio.sleep(0)
     gate.open()

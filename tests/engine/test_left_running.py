@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from engine.payment import Payment
-from engine.rig import KEY, Rig, eventually, types
+from engine.rig import KEY, PATIENCE, Rig, eventually, types
 from legato import tool
 from legato.agents import Call, Turn
 from legato.errors import Refused, ToolFailed
@@ -152,3 +152,17 @@ async def test_whatever_a_tool_raises_settles_its_call(rig: Rig, raised: type[Ba
 
     instance = rig.instance(agent)
     assert types(await instance.play()) == ["turn.started", "tool.call", "tool.result", "turn.completed"]
+
+
+async def test_an_engine_that_is_closed_under_a_once_tool_ends_with_it(rig: Rig) -> None:
+    """Nothing is committed any more, and nobody waits for that."""
+    payment = Payment()
+    instance = rig.instance(payment.agent)
+    await instance.start()
+    await payment.entered()
+    closing = asyncio.create_task(instance.engine.close())
+    await asyncio.sleep(0.05)
+    payment.going.set()
+    async with asyncio.timeout(PATIENCE):
+        await closing
+    assert types(await instance.stored()) == ["turn.started", "tool.call"]

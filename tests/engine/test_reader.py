@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from functools import reduce as fold
 
@@ -191,7 +190,7 @@ async def test_a_cursor_that_the_journal_reaches_between_two_looks_is_exact(inst
     gate = Gate()
     instance.journal.rule = nth(gate, 2, "standing")
     client = await instance.follow(Cursor(2, 13), None)
-    await asyncio.wait_for(gate.reached.wait(), 5)
+    await gate.stood()
     await instance.journal.append(KEY, Prepared(instance).segment(word(13, 2, "t2"), word(14, 2, "t2")))
     gate.open()
     assert await first_frame(client) == ("text.delta", "2-14")

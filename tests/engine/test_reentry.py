@@ -36,6 +36,11 @@ class Stop:
             self.reached.set()
             await self.opened.wait()
 
+    async def stood(self) -> None:
+        """Returns when somebody stands there. Raises TimeoutError."""
+        async with asyncio.timeout(PATIENCE):
+            await self.reached.wait()
+
 
 async def lose(owner: Instance, other: Instance, at: asyncio.Event) -> None:
     """The owner is cut off from its journal, and its lease runs out before `other` takes over."""
@@ -254,7 +259,7 @@ async def test_a_once_call_is_in_doubt_no_sooner_than_its_owner_must_have_stoppe
 
     owner, other = rig.instance(agent, lease=5), rig.instance(agent, lease=5)
     await owner.start()
-    await asyncio.wait_for(tools.stop.reached.wait(), PATIENCE)
+    await tools.stop.stood()
     owner.journal.refuse()
     lease = (await other.journal.standing(KEY)).lease
     assert lease
@@ -459,7 +464,7 @@ async def test_a_models_answer_and_all_its_calls_are_one_commit_before_any_tool_
     gate = Gate()
     instance.journal.rule = nth(gate, 2, "commit")
     await instance.start('/parallel act {"n":1} act {"n":2}')
-    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
+    await gate.stood()
     assert types(instance.journal.segments[-1].records()) == ["tool.call", "tool.call"]
     assert await instance.journal.private(KEY, "t1", instance.clock()) == {}
     assert tools.entered == []

@@ -113,7 +113,7 @@ async def test_a_reader_that_leaves_while_the_journal_hangs_leaves_nothing(rig: 
     await other.stored()
     tasks, gate = others(), other.journal.hold("read")
     client = Client(stream)
-    await asyncio.wait_for(gate.reached.wait(), 5)
+    await gate.stood()
     await client.leave()
     await eventually(lambda: others() <= tasks)
 

@@ -32,7 +32,7 @@ async def test_steps_side_by_side_start_over_beside_those_that_are_recorded(rig:
 
     owner, other = rig.instance(agent), rig.instance(agent)
     await owner.start()
-    await asyncio.wait_for(stop.reached.wait(), PATIENCE)
+    await stop.stood()
     await asyncio.wait_for(recorded.wait(), PATIENCE)
     await lose(owner, other, stop.reached)
     record = await other.ended()
@@ -61,7 +61,7 @@ async def test_branches_side_by_side_are_entered_again(rig: Rig) -> None:
 
     owner, other = rig.instance(agent), rig.instance(agent)
     await owner.start()
-    await asyncio.wait_for(stop.reached.wait(), PATIENCE)
+    await stop.stood()
     await asyncio.wait_for(ahead.wait(), PATIENCE)
     await lose(owner, other, stop.reached)
     record = await other.ended()

@@ -97,10 +97,10 @@ async def test_a_failure_is_durable_before_it_is_raised(rig: Rig) -> None:
     gate = Gate()
     instance.journal.rule = nth(gate, 2, "commit")
     await instance.start()
-    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
+    await gate.stood()
     assert (failing.done, failing.caught) == (1, [])
     gate.open()
-    await asyncio.wait_for(failing.stop.reached.wait(), PATIENCE)
+    await failing.stop.stood()
     assert list(await instance.journal.private(KEY, "t1", instance.clock())) == ["step.work.1"]
     failing.stop.opened.set()
     await instance.ended()

@@ -231,7 +231,7 @@ async def test_a_turn_whose_answer_comes_while_it_is_put_to_rest_is_still_seen_t
     sweeper, gate = later(rig, wiring(wired)), Gate()
     sweeper.journal.rule = nth(gate, 3, "commit")
     sweeping = asyncio.create_task(swept(sweeper))
-    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
+    await gate.stood()
     other = rig.instance(stuck)
     decision = Decision(True, "ann", None, sweeper.clock())
     await other.engine.decide(KEY, "t1", "1-1-1", decision, await other.journal.standing(KEY))

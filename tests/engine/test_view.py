@@ -77,7 +77,7 @@ async def test_a_snapshot_without_events_never_passes_the_end_of_a_turn_that_it_
     other.clock.advance(DAYS)
     gate = other.journal.hold("standing")
     seeing = asyncio.create_task(view(other.runtime, KEY))
-    await gate.reached.wait()
+    await gate.stood()
     puppet.leave()
     await owner.ended()
     gate.open()

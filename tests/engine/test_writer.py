@@ -38,7 +38,7 @@ async def test_text_reasoning_and_progress_are_shown_before_their_commit(rig: Ri
     instance, puppet = await begun(rig)
     gate, turn = instance.journal.hold("append"), await puppet.turn()
     turn.text("a")
-    await asyncio.wait_for(gate.reached.wait(), 5)
+    await gate.stood()
     turn.reasoning("b")
     turn.text("c")
     assert seen(instance) == ["turn.started", "text.delta", "reasoning.delta", "text.delta"]
@@ -51,7 +51,7 @@ async def test_a_tools_call_and_what_follows_it_are_shown_after_the_acknowledgem
     instance, puppet = await begun(rig)
     gate, turn = instance.journal.hold("append"), await puppet.turn()
     calling = asyncio.create_task(turn.call(look, key="k"))
-    await asyncio.wait_for(gate.reached.wait(), 5)
+    await gate.stood()
     turn.text("behind")
     assert seen(instance) == ["turn.started"]
     instance.journal.heal()
@@ -70,7 +70,7 @@ async def test_a_tools_result_is_shown_after_its_acknowledgement(rig: Rig) -> No
         instance.journal.rule = nth(gate, 1, "append")
 
     calling = asyncio.create_task((await puppet.turn()).call(last))
-    await asyncio.wait_for(gate.reached.wait(), 5)
+    await gate.stood()
     assert seen(instance) == ["turn.started", "tool.call"]
     gate.open()
     await calling
@@ -101,7 +101,7 @@ async def test_the_terminal_event_is_shown_after_the_acknowledgement_of_its_comm
     instance, puppet = await begun(rig)
     gate = instance.journal.hold("commit")
     puppet.leave()
-    await asyncio.wait_for(gate.reached.wait(), 5)
+    await gate.stood()
     assert seen(instance) == ["turn.started"]
     gate.open()
     assert (await instance.ended()).status == "completed"
@@ -112,7 +112,7 @@ async def test_at_most_one_segment_of_a_session_is_unacknowledged(rig: Rig) -> N
     instance, puppet = await begun(rig)
     gate, turn = instance.journal.hold("append"), await puppet.turn()
     turn.text("1")
-    await asyncio.wait_for(gate.reached.wait(), 5)
+    await gate.stood()
     for word in "234":
         turn.text(word)
         await asyncio.sleep(0.03)
@@ -207,7 +207,7 @@ async def test_a_terminal_commit_that_hangs_shows_no_completed_turn(rig: Rig) ->
     clients = [await instance.follow(start=True), await other.follow(start=True)]
     gate = instance.journal.hold("commit")
     puppet.leave()
-    await asyncio.wait_for(gate.reached.wait(), 5)
+    await gate.stood()
     for client in clients:
         await client.pinged(2)
         assert client.kinds == ["turn.started"]
@@ -284,7 +284,7 @@ async def test_a_clock_that_is_set_back_delays_no_commit(rig: Rig) -> None:
     instance.journal.rule = nth(appended, 1, "append")
     turn.text("a")
     instance.clock.advance(-3600)
-    await asyncio.wait_for(appended.reached.wait(), 5)
+    await appended.stood()
     instance.clock.advance(-3600)
     await eventually(lambda: not instance.live().writer.ready)
     turn.text("b")

@@ -168,6 +168,9 @@ class Writer:
         except Exception as failure:
             self._failure = failure
             raise
+        except asyncio.CancelledError:
+            self._failure = LeaseLost("this instance is ending: what is said here is left to the turn's next owner")
+            raise
         finally:
             self._ending = None  # it leads back here, and a cycle would keep all that was said for long
             self._disarm()
