@@ -29,6 +29,7 @@ class Kit:
         self.service = service
         self.llm = Gemini(base_url=service.url, client_kwargs={"api_key": "k"})
         self.ledger: Ledger = {}
+        self.paid: list[int] = []
         self.entered: list[str] = []
 
     def agent(self, name: str = "root", tools: Sequence[Any] = (), **more: Any) -> LlmAgent:
@@ -58,6 +59,7 @@ class Kit:
         self.entered.append(key)
         assert key not in self.ledger
         self.ledger[key] = amount
+        self.paid.append(amount)
         await asyncio.sleep(0)
         return Transferred(transferred=amount)
 

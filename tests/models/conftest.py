@@ -13,7 +13,7 @@ from engine.rig import Rig
 from legato.models.gemini import Gemini
 from local_gemini import LocalGemini
 
-pytest.register_assert_rewrite("models.contract")
+pytest.register_assert_rewrite("models.contract", "models.turn_contract")
 
 STUDIO: dict[str, Any] = {"api_key": "k"}
 VERTEX: dict[str, Any] = {"vertexai": True, "project": "p", "location": "europe-west1"}
