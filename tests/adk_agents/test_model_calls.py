@@ -32,6 +32,15 @@ async def test_a_model_that_is_busy_is_asked_again_when_it_says(rig: Rig, kit: K
     assert (record.output, len(kit.service.seen)) == (words(2), 2)
 
 
+async def test_an_answer_is_read_however_its_bytes_are_cut_and_however_late_they_come(rig: Rig, kit: Kit) -> None:
+    one = rig.instance(kit.made())
+    for number, piece in enumerate([1, 2, 3, 7, 64, 1000], 1):
+        kit.service.befall(*[Answer(piece=piece, first_byte=0.2)] * 2)
+        await one.start('/think 1\n/say 2\n/tool lookup {"key": "ü"}\n/say 1', f"t{number}")
+        record = await one.ended(f"t{number}")
+        assert (record.output, [tool.arguments for tool in record.tools]) == (words(3), [{"key": "ü"}])
+
+
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 @pytest.mark.parametrize("how", [{"torn": True}, {"clean": True}, {}], ids=["torn", "clean", "between"])
 async def test_an_answer_that_breaks_off_is_never_whole(rig: Rig, kit: Kit, after: int, how: dict[str, Any]) -> None:
