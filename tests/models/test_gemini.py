@@ -91,6 +91,17 @@ class TestFaults:
             assert finished is None, after
             assert failed is None or (failed.code, failed.retryable) == ("model_broken_off", True)
 
+    @pytest.mark.parametrize("before", ["", "aa"])
+    async def test_a_stream_that_breaks_off_within_a_character_may_be_tried_again(
+        self, studio: Gemini, service: LocalGemini, before: str
+    ) -> None:
+        """Wherever the half of a frame is, one of the two is torn within an ü."""
+        frame = {"candidates": [{"content": {"role": "model", "parts": [{"text": before + "ü" * 200}]}}]}
+        service.befall(Befalls(frames=[frame], cut=True, torn=True, clean=True))
+        _, finished, failed = await played(studio)
+        assert failed
+        assert (finished, failed.code, failed.retryable) == (None, "model_broken_off", True)
+
     async def test_what_breaks_behind_the_end_of_an_answer_takes_nothing_from_it(
         self, studio: Gemini, service: LocalGemini
     ) -> None:

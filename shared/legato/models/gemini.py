@@ -141,13 +141,14 @@ async def _note(response: httpx.Response) -> None:
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[str]:
-    """The lines of a response; to httpx, by which some versions of the SDK read, U+2028 in a text ends one as well."""
+    """The lines of a response; to httpx, by which some versions of the SDK read, U+2028 in a text ends one as well. One
+    that breaks off within a character is no JSON either way."""
     rest = b""
     async for piece in response.aiter_bytes():
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
-            yield line.rstrip(b"\r").decode()
-    yield rest.decode()
+            yield line.rstrip(b"\r").decode(errors="replace")
+    yield rest.decode(errors="replace")
 
 
 def _contents(request: ModelRequest) -> list[types.ContentUnion]:
