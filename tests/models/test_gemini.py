@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from google.genai import types
 
-from legato.errors import Refused, SettingsError
+from legato.errors import ModelFailed, Refused, SettingsError
 from legato.models import (
     Answer,
     AssistantMessage,
@@ -24,7 +24,7 @@ from legato.models import (
     ToolSpec,
     UserMessage,
 )
-from legato.models.gemini import Gemini
+from legato.models.gemini import Gemini, failures
 from legato.tools import Outcome
 from local_gemini import Answer as Befalls
 from local_gemini import LocalGemini
@@ -256,3 +256,12 @@ class TestInstalled:
             monkeypatch.delenv(name, raising=False)
         with pytest.raises(SettingsError, match=r"Gemini: .*API key"):
             Gemini()
+
+
+@pytest.mark.parametrize(("module", "base"), [("aiohttp.client_exceptions", "ClientError"), ("httpx2", "HTTPError")])
+def test_a_break_of_any_transport_that_the_sdk_may_find_can_be_tried_again(module: str, base: str) -> None:
+    """They are no dependencies of ours; with an agent of ADK the SDK takes one that is installed."""
+    error = type("Payload", (type(base, (Exception,), {"__module__": module}),), {"__module__": module})
+    with pytest.raises(ModelFailed) as failed, failures():
+        raise error("not completed")
+    assert (failed.value.code, failed.value.retryable) == ("model_broken_off", True)

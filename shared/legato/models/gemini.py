@@ -24,6 +24,7 @@ except ImportError as missing:
     raise ImportError("Gemini needs the vendor's SDK: pip install 'legato[gemini]'") from missing
 
 _OPENED: ContextVar[list[httpx.Response]] = ContextVar("the responses to the requests of this model call")
+_TRANSPORTS: Final = frozenset([("httpx", "HTTPError"), ("httpx2", "HTTPError"), ("aiohttp", "ClientError")])
 _READ: Final = {"candidates", "prompt_feedback", "usage_metadata"}
 
 
@@ -163,12 +164,20 @@ def failures() -> Iterator[None]:
         yield
     except errors.APIError as error:
         raise _answered(error) from error
-    except (httpx.HTTPError, errors.UnknownApiResponseError) as error:
-        code = "model_unavailable" if isinstance(error, httpx.ConnectError) else "model_broken_off"
-        said = f"the connection to Gemini broke: {type(error).__name__}: {error}"
-        raise ModelFailed(code, said, retryable=True) from error
     except GoogleAuthError as error:
         raise ModelFailed("model_unavailable", f"no credentials: {error}", retryable=error.retryable) from error
+    except Exception as error:
+        if not _broke(error):
+            raise
+        never_there = isinstance(error, httpx.ConnectError | OSError)
+        said = f"the connection to Gemini broke: {type(error).__name__}: {error}"
+        raise ModelFailed("model_unavailable" if never_there else "model_broken_off", said, retryable=True) from error
+
+
+def _broke(error: Exception) -> bool:
+    """The SDK asks by whichever of its transports is installed, aiohttp before httpx where it is given none."""
+    bases = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
+    return isinstance(error, errors.UnknownApiResponseError) or not bases.isdisjoint(_TRANSPORTS)
 
 
 def _answered(error: errors.APIError) -> ModelFailed:
