@@ -276,8 +276,20 @@ async def test_a_long_running_call_is_answered_by_a_later_turn(rig: Rig, kit: Ki
     assert second.output == "w2 w3 "
 
 
-async def test_an_input_that_is_no_content_is_refused(rig: Rig, kit: Kit) -> None:
-    record = await ended(rig.instance(kit.made()), {"parts": [{"nonsense": 1}]})
+async def test_images_and_files_are_told_as_every_model_is_told_them(rig: Rig, kit: Kit) -> None:
+    image: Any = {"data": "iVBORw0KGgo=", "media_type": "image/png"}
+    report: Any = {"uri": "gs://bucket/report.pdf", "media_type": "application/pdf"}
+    record = await ended(rig.instance(kit.made()), {"parts": ["/say 1", image, report]})
+    assert record.output == "w1 "
+    said, data, file = kit.service.seen[0].body["contents"][0]["parts"]
+    assert said == {"text": "/say 1"}
+    assert data["inlineData"]["mimeType"] == "image/png"
+    assert file["fileData"] == {"fileUri": "gs://bucket/report.pdf", "mimeType": "application/pdf"}
+
+
+@pytest.mark.parametrize("part", [{"nonsense": 1}, {"data": "?", "media_type": "image/png"}, 1])
+async def test_an_input_that_is_no_content_is_refused(rig: Rig, kit: Kit, part: JsonValue) -> None:
+    record = await ended(rig.instance(kit.made()), {"parts": [part]})
     assert record.error
     assert record.error["code"] == "bad_input"
 

@@ -57,7 +57,7 @@ def declarations_of(tools: Iterable[ToolSpec]) -> list[Json]:
 def _content(message: Message) -> Json:
     match message:
         case UserMessage(content):
-            return {"role": "user", "parts": [_input(part) for part in parts_of(content)]}
+            return {"role": "user", "parts": [input_of(part) for part in parts_of(content)]}
         case AssistantMessage(vendor={"parts": list(parts)}):
             return {"role": "model", "parts": parts}
         case AssistantMessage(text, calls):
@@ -67,7 +67,8 @@ def _content(message: Message) -> Json:
             return {"role": "user", "parts": [{"functionResponse": _response(answer)} for answer in answers]}
 
 
-def _input(part: Part) -> Json:
+def input_of(part: Part) -> Json:
+    """A part of the input in the vendor's words."""
     match part:
         case Text(text=text):
             return {"text": text}

@@ -65,10 +65,11 @@ def parts_of(content: JsonValue) -> list[Part]:
 def _listed(content: Mapping[str, JsonValue], parts: object) -> list[Part]:
     if len(content) > 1 or not isinstance(parts, list) or not parts:
         raise Refused("bad_input", "the input: expected nothing but `parts`, a list of one part or more")
-    return [_part(number, part) for number, part in enumerate(parts)]
+    return [part_of(number, part) for number, part in enumerate(parts)]
 
 
-def _part(number: int, part: object) -> Part:
+def part_of(number: int, part: object) -> Part:
+    """The part `number` of an input. Raises Refused (`bad_input`)."""
     if isinstance(part, str):
         return Text(text=part)
     kind = next((name for name in _KINDS if isinstance(part, dict) and name in part), None)

@@ -15,6 +15,8 @@ from pydantic_core import to_json, to_jsonable_python
 
 from legato.agents import Turn
 from legato.errors import Refused
+from legato.models.gemini_wire import input_of
+from legato.models.inputs import part_of
 
 MOST_BYTES: Final = 960 * 1024
 """What is kept of one turn: its events' largest parts are left out until they fit beside the state."""
@@ -89,12 +91,27 @@ def _cut(part: dict[str, Any], size: int) -> int:
 
 
 def message_of(given: JsonValue) -> Content:
-    """The turn's input: text, or a Content of the vendor's, such as the answer to a long-running call. Raises Refused
-    (`bad_input`)."""
+    """The turn's input: text, text with images and files (`legato.models.inputs`), or a Content of the vendor's, such
+    as the answer to a long-running call. Raises Refused (`bad_input`)."""
     if isinstance(given, dict) and "parts" in given:
-        try:
-            return Content.model_validate_json(to_json(given))
-        except ValidationError as wrong:
-            raise Refused("bad_input", f"the input is no Content: {wrong}") from None
+        return _content(given)
     text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     return Content(role="user", parts=[Part(text=text)])
+
+
+def _content(given: dict[str, JsonValue]) -> Content:
+    parts = given["parts"]
+    told = [_vendors(number, part) for number, part in enumerate(parts)] if isinstance(parts, list) else parts
+    try:
+        return Content.model_validate_json(to_json({**given, "parts": told}))
+    except ValidationError as wrong:
+        raise Refused("bad_input", f"the input is no Content: {wrong}") from None
+
+
+def _vendors(number: int, part: JsonValue) -> JsonValue:
+    ours = isinstance(part, str) or (isinstance(part, dict) and not _OURS.isdisjoint(part))
+    return input_of(part_of(number, part)) if ours else part
+
+
+_OURS: Final = frozenset(["data", "uri"])
+"""What tells a part of an input in Legato's words from one in the vendor's."""
