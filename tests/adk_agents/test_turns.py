@@ -347,3 +347,19 @@ async def test_a_session_that_grows_large_leaves_the_largest_out(rig: Rig, kit: 
     ]
     assert list(answers[0]) == ["left_out_bytes"]
     assert answers[1:] == [{"result": "x" * 9}, {"result": 3}, {"result": 4}]
+
+
+async def test_a_state_that_a_turn_changes_over_and_over_is_kept_once(rig: Rig, kit: Kit) -> None:
+    async def write(text: str, tool_context: ToolContext) -> int:
+        """Writes what the session has anew; gives the length of what it had."""
+        before = len(tool_context.state.get("page", ""))
+        tool_context.state["page"] = text * 200_000
+        return before
+
+    def made() -> AdkAgent:
+        return kit.made(kit.agent(tools=[write]))
+
+    script = "".join(f'/tool write {{"text": "{text}"}}\n' for text in "abcdef")
+    assert (await ended(rig.instance(made()), f"{script}/say 1", "t1")).status == "completed"
+    record = await ended(rig.instance(made()), '/tool write {"text": "g"}\n/say 1', "t2")
+    assert tools(record) == [("write", "ok", 200_000)]

@@ -19,7 +19,7 @@ from legato.models.gemini_wire import input_of
 from legato.models.inputs import part_of
 
 MOST_BYTES: Final = 960 * 1024
-"""What is kept of one turn: its events' largest parts are left out until they fit beside the state."""
+"""What is kept of one turn: the largest of its events is left out until they fit beside the state."""
 
 
 class Kept(BaseModel):
@@ -64,15 +64,23 @@ def _kept(session: Session, known: int) -> JsonValue:
 
 
 def within(most: int, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events, their largest texts, data and results left out until they fit."""
+    """The events; where they do not fit, without what they did to the state, which is kept beside them, and then
+    without their largest texts, data and results."""
+    if _size(events) > most:
+        for event in events:
+            event.get("actions", {}).pop("stateDelta", None)
+    total = _size(events)
     parts = [part for event in events for part in (event.get("content") or {}).get("parts") or []]
     sizes = [(len(to_json(part)), part) for part in parts]
-    total = sum(len(to_json(event)) for event in events)
     for size, part in sorted(sizes, key=lambda sized: -sized[0]):
         if total <= most:
             break
         total -= size - _cut(part, size)
     return events
+
+
+def _size(events: list[dict[str, Any]]) -> int:
+    return sum(len(to_json(event)) for event in events)
 
 
 def _cut(part: dict[str, Any], size: int) -> int:
