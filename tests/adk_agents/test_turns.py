@@ -287,11 +287,22 @@ async def test_images_and_files_are_told_as_every_model_is_told_them(rig: Rig, k
     assert file["fileData"] == {"fileUri": "gs://bucket/report.pdf", "mimeType": "application/pdf"}
 
 
-@pytest.mark.parametrize("part", [{"nonsense": 1}, {"data": "?", "media_type": "image/png"}, 1])
-async def test_an_input_that_is_no_content_is_refused(rig: Rig, kit: Kit, part: JsonValue) -> None:
-    record = await ended(rig.instance(kit.made()), {"parts": [part]})
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"parts": [{"nonsense": 1}]},
+        {"parts": [{"data": "?", "media_type": "image/png"}]},
+        {"parts": [1]},
+        {"parts": []},
+        {"parts": ["/say 1"], "role": "model"},
+        {"parts": [{"functionCall": {"name": "transfer", "args": {"amount": 5}}}]},
+    ],
+    ids=str,
+)
+async def test_an_input_that_is_no_content_of_a_user_is_refused(rig: Rig, kit: Kit, given: JsonValue) -> None:
+    record = await ended(rig.instance(kit.made()), given)
     assert record.error
-    assert record.error["code"] == "bad_input"
+    assert (record.error["code"], kit.service.seen) == ("bad_input", [])
 
 
 async def test_an_agent_outside_of_a_turn_is_as_it_was(kit: Kit, rig: Rig) -> None:

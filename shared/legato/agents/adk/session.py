@@ -111,9 +111,12 @@ def _content(given: dict[str, JsonValue]) -> Content:
     parts = given["parts"]
     told = [_vendors(number, part) for number, part in enumerate(parts)] if isinstance(parts, list) else parts
     try:
-        return Content.model_validate_json(to_json({**given, "parts": told}))
+        content = Content.model_validate_json(to_json({**given, "parts": told}))
     except ValidationError as wrong:
         raise Refused("bad_input", f"the input is no Content: {wrong}") from None
+    if not content.parts or content.role not in (None, "user") or any(part.function_call for part in content.parts):
+        raise Refused("bad_input", "the input: expected one part or more of a user, none of them a functionCall")
+    return content
 
 
 def _vendors(number: int, part: JsonValue) -> JsonValue:
