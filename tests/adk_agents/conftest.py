@@ -11,6 +11,8 @@ from adk_agents.kit import Kit
 from engine.rig import Rig
 from local_gemini import LocalGemini
 
+pytest.register_assert_rewrite("models.turn_contract")
+
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:

@@ -29,7 +29,6 @@ class Kit:
         self.service = service
         self.llm = Gemini(base_url=service.url, client_kwargs={"api_key": "k"})
         self.ledger: Ledger = {}
-        self.paid: list[int] = []
         self.entered: list[str] = []
 
     def agent(self, name: str = "root", tools: Sequence[Any] = (), **more: Any) -> LlmAgent:
@@ -59,7 +58,6 @@ class Kit:
         self.entered.append(key)
         assert key not in self.ledger
         self.ledger[key] = amount
-        self.paid.append(amount)
         await asyncio.sleep(0)
         return Transferred(transferred=amount)
 

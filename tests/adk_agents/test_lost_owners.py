@@ -14,7 +14,7 @@ from google.adk.workflow import START, Workflow, node
 from google.genai.types import Content, Part
 from pydantic_core import from_json
 
-from adk_agents.kit import Kit, words
+from adk_agents.kit import Kit
 from engine.rig import KEY, PATIENCE, Instance, Rig, Rule, unbroken
 from engine.test_reentry import PLENTY
 from legato.journal import TurnRecord
@@ -185,20 +185,6 @@ async def test_what_runs_side_by_side_is_done_and_said_once_wherever_its_owner_i
             assert record.status == "completed", record
             assert sorted((record.output or "").split()) == sorted(["w1", "**" if more else "w2"] * 2)
             assert sorted(kit.ledger.values()) == [1, 2]
-
-
-async def test_a_recorded_answer_is_not_asked_for_again(rig: Rig, kit: Kit) -> None:
-    owner, other = rig.instance(kit.made()), rig.instance(kit.made())
-    script = '/say 1\n/tool lookup {"key": "a"}\n/say 1\n/sleep 1\n/say 1'
-    await owner.start(script)
-    await owner.shown("text.delta", 2)
-    await owner.live().writer.flush()
-    owner.journal.refuse()
-    other.clock.advance(PLENTY)
-    await other.engine.take_over(KEY)
-    assert (await other.ended()).output == words(3)
-    assert len(kit.service.seen) == 3
-    assert len(kit.entered) == 1
 
 
 async def test_an_agent_that_does_not_do_what_it_did_before_fails_its_turn(rig: Rig, kit: Kit) -> None:

@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from legato import Agent, tool
-from legato.demo import lookup
+from legato import Agent, Tool, tool
 from legato.models import Model
 from legato.models.gemini import Gemini
-from legato.models.scripted import ScriptedModel
+from local_gemini import LocalGemini
+from models.subjects import Heard, OverWire, ScriptedService, World
 from models.turn_contract import Make, TurnContract
 
 
-@pytest.fixture
-def paid() -> list[int]:
-    return []
-
-
-@pytest.fixture
-def make(model: Model, paid: list[int]) -> Make:
-    by_key: dict[str, int] = {}
-
-    @tool(effect="once", timeout=2, reconcile=by_key.get)
+def tools(world: World) -> list[Tool]:
+    @tool(effect="once", timeout=2, reconcile=world.paid.get)
     async def transfer(amount: int, *, key: str) -> int:
-        """Transfers an amount."""
-        paid.append(amount)
-        by_key[key] = amount
-        return amount
+        return world.pay(key, amount)
 
-    return lambda: Agent(model=model, tools=[lookup, transfer])
+    @tool(approval="Wire it?")
+    async def wire(amount: int, *, key: str) -> int:
+        return world.pay(key, amount)
+
+    return [
+        tool(effect="read")(world.lookup),
+        transfer,
+        wire,
+        tool(effect="idempotent")(world.hold),
+        tool(effect="read", timeout=0.05)(world.endless),
+    ]
 
 
-class TestScripted(TurnContract):
+class ByModel(TurnContract):
     @pytest.fixture
-    def model(self) -> Model:
-        return ScriptedModel()
+    def world(self) -> World:
+        return World()
+
+    @pytest.fixture
+    def make(self, model: Model, world: World) -> Make:
+        def made(**more: Any) -> Agent:
+            return Agent(model=model, tools=tools(world), **more)
+
+        return made
 
 
-class TestGemini(TurnContract):
+class TestScripted(ByModel):
+    @pytest.fixture
+    def model(self) -> ScriptedService:
+        return ScriptedService()
+
+    @pytest.fixture
+    def heard(self, model: ScriptedService) -> Heard:
+        return model
+
+
+class TestGemini(ByModel):
     @pytest.fixture
     def model(self, studio: Gemini) -> Model:
         return studio
+
+    @pytest.fixture
+    def heard(self, service: LocalGemini) -> Heard:
+        return OverWire(service)
