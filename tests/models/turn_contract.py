@@ -154,6 +154,16 @@ class TurnContract:
         assert (record.status, record.partial or "") == ("interrupted", words(said))
         assert await heard.left(0)
 
+    async def test_a_cancel_tears_down_a_call_that_is_held_back(self, rig: Rig, make: Make, heard: Heard) -> None:
+        heard.flood(999)
+        instance = rig.instance(make(), ahead_bytes=8192)
+        frames = instance.gateway.attach(KEY, await instance.start("go")).frames()
+        await anext(frames)
+        await idle(heard)
+        await instance.gateway.cancel(KEY, "t1", "enough", "ann")
+        assert (await instance.ended()).status == "interrupted"
+        assert await heard.left(0)
+
     async def test_an_owner_that_ends_tears_its_models_call_down(self, rig: Rig, make: Make, heard: Heard) -> None:
         instance = rig.instance(make())
         await instance.start("/say 2\n/sleep 60")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -25,6 +25,8 @@ from legato.models.gemini_wire import usage_of
 
 _ANSWER: Final = TypeAdapter(list[LlmResponse])
 _MADE_DURABLE: Final = "_legato_durable"
+_BUFFERED: Final = 1000
+"""Pieces of an answer, at most, that a vendor's SDK has read and not given."""
 
 
 def durable(llm: BaseLlm) -> BaseLlm:
@@ -55,7 +57,7 @@ async def _ask(llm: BaseLlm, request: LlmRequest, entered: Entered, aloud: bool)
     """One call: says what it says, gives the whole answer."""
     answer: list[LlmResponse] = []
     spoken = False
-    async with aclosing(llm.generate_content_async(request, stream=True)) as responses:
+    async with _letting_go(llm.generate_content_async(request, stream=True)) as responses:
         async for response in _patiently(responses, entered.silence):
             if not response.partial:
                 answer.append(response)
@@ -69,6 +71,28 @@ async def _ask(llm: BaseLlm, request: LlmRequest, entered: Entered, aloud: bool)
             mark_said(response)
     recorded: JsonValue = _ANSWER.dump_python(answer, mode="json", by_alias=True, exclude_none=True)
     return recorded
+
+
+@asynccontextmanager
+async def _letting_go(responses: AsyncGenerator[LlmResponse, None]) -> AsyncIterator[AsyncIterator[LlmResponse]]:
+    """Closes the vendor's request too where the answer is left before its end."""
+    try:
+        yield responses
+    except BaseException:
+        await _cancelled(responses)
+        raise
+    finally:
+        await responses.aclose()
+
+
+async def _cancelled(responses: AsyncIterator[LlmResponse]) -> None:
+    """SDKs tear a request down where they wait for it; between two pieces they leave that to the garbage collector. So
+    they are cancelled where they wait for the next one."""
+    with suppress(Exception):
+        for _ in range(_BUFFERED):
+            async with asyncio.timeout(0):
+                if await anext(responses, None) is None:
+                    return
 
 
 async def _patiently(responses: AsyncIterator[LlmResponse], silence: float) -> AsyncIterator[LlmResponse]:
