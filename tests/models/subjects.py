@@ -55,7 +55,7 @@ class Heard(Protocol):
         """Whether the call was ended by its caller and not by its answer, once it has ended."""
 
     def break_off(self, after: int) -> None:
-        """The next answer breaks off after so many pieces."""
+        """The next answer ends after so many pieces, as if that were all."""
 
     def flood(self, pieces: int) -> None:
         """The next answer is that many pieces, each `w `; buffers on the way hold few of them."""
@@ -80,7 +80,7 @@ class OverWire:
         return seen.left
 
     def break_off(self, after: int) -> None:
-        self.service.befall(Answer(after=after, cut=True))
+        self.service.befall(Answer(after=after, cut=True, clean=True))
 
     def flood(self, pieces: int) -> None:
         content = {"content": {"role": "model", "parts": [{"text": "w "}]}}
