@@ -27,6 +27,14 @@ def brief(text: str) -> str:
     return said if len(said) <= BRIEF_CHARS else said[: BRIEF_CHARS - 1] + "…"
 
 
+def words_of(error: BaseException) -> str:
+    """What an error says; nothing where it cannot say it. Whatever is raised over that must not end the process."""
+    try:
+        return brief(str(error))
+    except BaseException:
+        return ""
+
+
 def clean_json(value: object, levels: int = NESTING) -> JsonValue:
     """`value` with every string in it cleaned, names too. Raises ValueError when it is not JSON, or nested too deep."""
     match value:

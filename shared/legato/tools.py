@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from legato.errors import LegatoError, ToolFailed
 from legato.events import Effect, ErrorInfo
 from legato.signature import BadArguments, BadResult, Signature
-from legato.text import brief, clean_json
+from legato.text import brief, clean_json, words_of
 from legato.threads import Threads
 
 log = logging.getLogger("legato.tools")
@@ -287,11 +287,7 @@ def _attempt_in_thread(
 def _failure(error: BaseException) -> Outcome:
     if isinstance(error, ToolFailed):
         return Outcome.failed(error.code, error.message)
-    try:
-        said = str(error)
-    except BaseException:  # as in `_attempt`
-        said = ""
-    kind = type(error).__name__
+    kind, said = type(error).__name__, words_of(error)
     return Outcome.failed("tool_failed", f"{kind}: {said}" if said else kind)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from pydantic import JsonValue
 
-from engine.rig import KEY, Rig, eventually
+from engine.rig import KEY, Gate, Rig, eventually, nth
 from legato.agents import Call, Turn
 from legato.tools import ToolContext, tool
 
@@ -27,6 +29,26 @@ async def test_a_turn_is_given_what_the_newest_ones_before_it_have_kept(rig: Rig
     assert (await a.record("t2")).output == "0 1"
     assert (await a.record("t5")).output == "2 3 4"
     assert len(await a.journal.private(KEY, "-", a.clock())) == WANTED
+
+
+async def test_what_is_kept_no_longer_goes_in_the_commit_of_the_turns_end(rig: Rig) -> None:
+    """Were it gone before, an owner lost in between would leave the next one less than it found itself."""
+    saying = asyncio.Event()
+
+    async def waits(turn: Turn) -> None:
+        await keeping(turn)
+        await saying.wait()
+
+    a, b = rig.instance(keeping), rig.instance(waits)
+    for number in range(WANTED):
+        await a.play(str(number), f"t{number}")
+    await b.start("last", "t9")
+    b.journal.rule = nth(gate := Gate(after=True), 1, "commit")
+    saying.set()
+    await gate.stood()
+    assert (await b.record("t9")).status == "completed"
+    assert len(await a.journal.private(KEY, "-", a.clock())) == WANTED
+    gate.open()
 
 
 async def test_a_turn_that_does_not_complete_keeps_nothing(rig: Rig) -> None:

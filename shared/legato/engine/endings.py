@@ -20,12 +20,12 @@ LOST_OWNERS: Final = 3
 
 def rest(
     runtime: Runtime, origin: Origin, left: tuple[Private, ...], segment: Segment, state: TurnState, standing: Standing
-) -> Commit:
+) -> tuple[tuple[Private, ...], Commit]:
     """The Commit of a turn's last segment: its record, the head at rest and the released lease; where it has completed,
-    what it has `left` for later ones.
+    what it has `left` for later ones. Before it, what is stored ahead of it.
 
-    A turn that waits for a person also leaves its checkpoint. The Commit knows every answer that came before it: were
-    its owner lost right after it, the turn is found by what `sweep_at` says.
+    A turn that waits for a person also leaves its checkpoint, the pieces of that ahead. The Commit knows every answer
+    that came before it: were its owner lost right after it, the turn is found by what `sweep_at` says.
     """
     assert standing.head
     assert standing.lease
@@ -37,18 +37,20 @@ def rest(
     if not waiting:
         record = record_of(state, origin, segment.last, now, expires_at, keep_partial=runtime.keep_partial)
         left = left if state.status == "completed" else ()
-        return Commit(segment=segment, head=head, lease=lease, turn=record, private=left)
+        return (), Commit(segment=segment, head=head, lease=lease, turn=record, private=left)
     control = _unanswered(standing.control, state, expires_at)
     asked_for = bool(control.decisions.get(state.turn)) or state.turn in control.cancels
     expiry = min(asked.expires_at for asked in state.approvals if asked.approved is None)
-    return Commit(
+    *pieces, kept = checkpoint(segment.last, state, expires_at)
+    commit = Commit(
         segment=segment,
         head=replace(head, turn=ActiveTurn(state.turn, "waiting")),
         lease=replace(lease, sweep_at=now if asked_for else expiry),
         control=control,
         turn=record_of(state, origin, None, None, expires_at),
-        private=checkpoint(segment.last, state, expires_at),
+        private=(kept,),
     )
+    return tuple(pieces), commit
 
 
 def last_word(runtime: Runtime, standing: Standing, turn: str, attempts: int, whole: bool) -> Payload | None:

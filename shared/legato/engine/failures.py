@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from legato.errors import JournalRejected, LeaseLost, ModelFailed, Refused, StepFailed, ToolFailed
-from legato.text import brief
+from legato.text import brief, words_of
 
 UNRECORDED: Final = (LeaseLost, JournalRejected)
 """No failures of the work: the turn cannot go on here."""
@@ -25,15 +25,17 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
+        said = words_of(error)
         match error:
             case ModelFailed():
-                told = brief(str(error.code)), _said(error)
-                return cls("model", *told, error.retryable, error.retry_after)
-            case Refused() | ToolFailed():
-                return cls("tool" if isinstance(error, ToolFailed) else "refused", brief(str(error.code)), _said(error))
+                return cls("model", brief(str(error.code)), said, error.retryable, error.retry_after)
+            case ToolFailed():
+                return cls("tool", brief(str(error.code)), said)
+            case Refused():
+                return cls("refused", brief(str(error.code)), said)
             case StepFailed():
                 return cls("other", error.kind, error.message)
-        return cls("other", type(error).__name__, _said(error))
+        return cls("other", type(error).__name__, said)
 
     def error(self) -> Exception:
         """What the agent is given, the first time and every time."""
@@ -46,10 +48,3 @@ class Failure:
                 return Refused(self.code, self.message)
             case "other":
                 return StepFailed(self.code, self.message)
-
-
-def _said(error: Exception) -> str:
-    try:
-        return brief(str(error))
-    except BaseException:  # an error that cannot say what it is must not end the process
-        return ""

@@ -32,9 +32,9 @@ from legato.journal import SEGMENT_BYTES, Commit, Private, Segment, SessionKey, 
 from legato.turn import TurnState, advance, merged
 
 LAST: Final = TERMINAL | {"turn.suspended"}
-Ending = Callable[[Segment, TurnState, Standing], Commit]
-"""Of its private documents all but the last are stored ahead of it, each by itself."""
-"""Makes the Commit of a turn's last segment from its last state and what stands there."""
+Ending = Callable[[Segment, TurnState, Standing], tuple[Sequence[Private], Commit]]
+"""Makes the Commit of a turn's last segment from its last state and what stands there. Before it come documents that
+are stored ahead, each by itself."""
 
 
 class _Item(NamedTuple):
@@ -230,12 +230,13 @@ class Writer:
         assert self._ending is not None
         state, ending = self.state, self._ending
 
-        def last() -> Commit:
+        def last() -> tuple[Sequence[Private], Commit]:
             return ending(segment, state, replace(self._standing, lease=self._holding.lease))
 
-        for private in last().private[:-1]:
+        ahead, _ = last()
+        for private in ahead:
             await self._holding.keep_private([private])
-        await self._under_lease(lambda: replace(commit := last(), private=commit.private[-1:]))
+        await self._under_lease(lambda: last()[1])
 
     async def _under_lease(self, make: Callable[[], Commit]) -> None:
         """Writes what `make` makes of the documents' stored versions. Raises LeaseLost."""
