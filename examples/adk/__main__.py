@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -19,7 +18,7 @@ import httpx
 from gemini.function import Function
 from legato.client import LegatoClient, Run, Timing
 from legato.events import ApprovalRequested, TextDelta, ToolResult
-from local_gemini import LocalGemini
+from local_gemini import without_a_key
 
 HERE = Path(__file__).parent
 PIECES = 5
@@ -43,11 +42,8 @@ SCRIPTS = Prompts(
 
 async def main() -> None:
     async with AsyncExitStack() as stack:
-        prompts, env = Prompts(), dict[str, str]()
-        if not {"GEMINI_API_KEY", "GOOGLE_API_KEY"} & os.environ.keys():
-            local = await stack.enter_async_context(LocalGemini())
-            prompts, env = SCRIPTS, {"GOOGLE_API_KEY": "offline", "GOOGLE_GEMINI_BASE_URL": local.url}
-            print(f"No key in the environment: Gemini's wire format is spoken by {local.url}.")
+        env = await stack.enter_async_context(without_a_key())
+        prompts = SCRIPTS if env else Prompts()
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="legato-example-")))
         journal = {"LEGATO_JOURNAL": f"sqlite:///{directory}/journal.sqlite", "LEGATO_LEASE": "2"}
         await before(prompts, {**env, "LEDGER": f"{directory}/before"}, directory)

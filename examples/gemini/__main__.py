@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -19,7 +18,7 @@ import httpx
 from gemini.function import Function
 from legato.client import LegatoClient, Timing
 from legato.events import TextDelta
-from local_gemini import LocalGemini
+from local_gemini import without_a_key
 
 PROMPT = "Book table 4. Then say in 150 words what to eat in Lyon."
 SCRIPT = '/say 2 20\n/tool book {"table": 4}\n/say 30 20'
@@ -32,11 +31,8 @@ async def main() -> None:
     assert running
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     async with AsyncExitStack() as stack:
-        prompt, env = PROMPT, dict[str, str]()
-        if not {"GEMINI_API_KEY", "GOOGLE_API_KEY"} & os.environ.keys():
-            local = await stack.enter_async_context(LocalGemini())
-            prompt, env = SCRIPT, {"GOOGLE_API_KEY": "offline", "GOOGLE_GEMINI_BASE_URL": local.url}
-            print(f"No key in the environment: Gemini's wire format is spoken by {local.url}.")
+        env = await stack.enter_async_context(without_a_key())
+        prompt = SCRIPT if env else PROMPT
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="legato-example-")))
         journal = {"LEGATO_JOURNAL": f"sqlite:///{directory}/journal.sqlite", "LEGATO_LEASE": "2"}
         await before(prompt, {**env, "BOOKINGS": f"{directory}/before"}, directory)
