@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
+from legato.auth import Developers, Verifier
 from legato.engine.run import Started, StartTurn
 from legato.events import Cursor
 from legato.gateway import Decided, Gateway
@@ -113,6 +114,7 @@ class Stage:
 
     gateway: ScriptedGateway = field(default_factory=ScriptedGateway)
     settings: Settings = field(default_factory=lambda: Settings(origins="https://app.example.com", body_bytes=2000))
+    verifier: Verifier = field(default_factory=lambda: Developers(lambda: 0))
     instance: str = "i1"
     built: int = 0
     broken: Exception | None = None

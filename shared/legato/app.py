@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from legato.agents import AgentFunction
 from legato.agents.adapt import as_agent
+from legato.auth import Developers, Verifier
 from legato.engine.run import Engine
 from legato.engine.runtime import Runtime
 from legato.engine.watchdog import Watchdog
@@ -41,6 +42,7 @@ class App:
     """The parts of one process. Built inside the event loop that will run them, and closed in it."""
 
     settings: Settings
+    verifier: Verifier
     instance: str
     gateway: Gateway
     engine: Engine
@@ -67,7 +69,7 @@ def build(settings: Settings) -> App:
     agents = load_agents(settings.agent)
     engine = Engine(runtime, agents, default=next(iter(agents)))
     gateway, sweeper = Gateway(runtime, engine), Sweeper(runtime, engine)
-    return App(settings, instance, gateway, engine, sweeper, journal, Watchdog())
+    return App(settings, Developers(now), instance, gateway, engine, sweeper, journal, Watchdog())
 
 
 def collect_rarely() -> None:

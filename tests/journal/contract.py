@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,7 +34,7 @@ from journal.builders import (
     tombstone,
     turn,
 )
-from legato.errors import Conflict, JournalRejected, LeaseLost
+from legato.errors import Conflict, JournalRejected, JournalUnavailable, LeaseLost
 from legato.events import Event, TextDelta
 from legato.journal import (
     READ_BYTES,
@@ -809,10 +810,12 @@ class Company(Fixtures):
 
 class Waking(Fixtures):
     async def woken(self, waiting: Awaitable[bool], write: Awaitable[Any]) -> bool:
-        """What a wait gives beside a write that is made once it waits."""
+        """What a wait gives beside a write that is made once it waits. Whether it was, the wait tells: the emulator
+        answers a write with CANCELLED where a stream that it has to tell of it breaks in that moment."""
         task = asyncio.ensure_future(waiting)
         await asyncio.sleep(0)
-        await write
+        with suppress(JournalUnavailable):
+            await write
         return await asyncio.wait_for(task, 10)
 
     async def test_news_of_this_process_and_of_another_wake_who_waits(self, a: Journal, b: Journal) -> None:

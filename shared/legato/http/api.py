@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, JsonValue, StringConstraints
 
 from legato import sse
-from legato.auth import Principal, authenticate
+from legato.auth import Verifier
 from legato.engine.run import StartTurn
 from legato.errors import Invalid
 from legato.events import Cursor, Id
@@ -22,6 +22,7 @@ from legato.http import cors, inputs
 from legato.http.message import Answer, Request, json_answer
 from legato.http.problems import RETRY_AFTER, Unserved, problem
 from legato.journal import Place, SessionKey
+from legato.principal import Principal
 from legato.settings import Settings
 from legato.stream import Stream
 
@@ -39,6 +40,8 @@ class Served(Protocol):
     def gateway(self) -> Gateway: ...
     @property
     def settings(self) -> Settings: ...
+    @property
+    def verifier(self) -> Verifier: ...
     @property
     def instance(self) -> str: ...
     async def drain(self) -> None: ...
@@ -110,7 +113,7 @@ def failed(request: Request, error: Exception) -> Answer:
 async def _answer(served: Served, request: Request, linger: Callable[[], None]) -> Answer:
     try:
         route, ids = _find(request)
-        principal = _principal(served, request) if route.private else Principal("")
+        principal = await served.verifier.verify(request.headers) if route.private else Principal("")
         for name, value in ids.items():
             inputs.identifier(value, name)
         if request.method != "POST":
@@ -118,10 +121,6 @@ async def _answer(served: Served, request: Request, linger: Callable[[], None]) 
         return await route.handler(Call(served.gateway, served.settings, request, principal, ids, linger))
     except Exception as error:
         return failed(request, error)
-
-
-def _principal(served: Served, request: Request) -> Principal:
-    return authenticate(request.headers.get("authorization"), served.settings.auth)
 
 
 async def _start(call: Call) -> Answer:
