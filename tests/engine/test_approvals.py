@@ -330,8 +330,8 @@ async def test_a_decision_that_was_taken_counts_though_its_question_has_expired_
     one, other = instance(rig, bank, approval=60), instance(rig, bank, approval=60)
     await one.start(WIRE)
     await waiting(one)
-    one.clock.advance(61)
     gate = one.journal.hold("control")
+    one.clock.advance(61)
     await one.engine.take_over(KEY)
     await gate.stood()
     assert not (await other.gateway.decide(KEY, "t1", "1-1-1", True, None)).again
@@ -345,8 +345,8 @@ async def test_an_expiry_that_was_settled_stands_for_who_has_another_clock(rig: 
     one, other = instance(rig, bank, approval=60), instance(rig, bank, approval=60)
     await one.start(WIRE)
     await waiting(one)
-    one.clock.advance(61)
     gate = one.journal.hold("append")
+    one.clock.advance(61)
     await one.engine.take_over(KEY)
     await gate.stood()
     with pytest.raises(AlreadyDecided):
