@@ -13,6 +13,7 @@ from legato.engine.run import Started, StartTurn
 from legato.events import Cursor
 from legato.gateway import Decided, Gateway
 from legato.journal import Place, SessionKey, TurnRecord
+from legato.principal import Principal
 from legato.settings import Settings
 from legato.stream import Stream
 
@@ -51,6 +52,8 @@ class ScriptedGateway(Gateway):
         self.error: Exception | None = None
         self.stream: ScriptedStream | None = ScriptedStream([b"one", b"two"])
         self.ended = False
+        self.callers: list[Principal | None] = []
+        """Whose token every stream and long poll was opened with."""
 
     def _called(self, *call: Any) -> None:
         self.calls.append(call)
@@ -62,20 +65,36 @@ class ScriptedGateway(Gateway):
         record = TurnRecord(request.turn, "streaming", request.agent or "agent", request.input, 1, 0, 0)
         return Started(record, created=True)
 
-    def attach(self, key: SessionKey, started: Started) -> ScriptedStream:
+    def attach(self, key: SessionKey, started: Started, caller: Principal | None = None) -> ScriptedStream:
         assert self.stream
+        self.callers.append(caller)
         self._called("attach", key, started.record.turn)
         return self.stream
 
     async def follow(
-        self, key: SessionKey, *, cursor: Cursor | None, start: bool, turn: str | None
+        self,
+        key: SessionKey,
+        *,
+        cursor: Cursor | None,
+        start: bool,
+        turn: str | None,
+        caller: Principal | None = None,
     ) -> ScriptedStream | None:
+        self.callers.append(caller)
         self._called("follow", key, cursor, start, turn)
         return self.stream
 
     async def poll(
-        self, key: SessionKey, *, cursor: Cursor | None, start: bool, turn: str | None, wait: float
+        self,
+        key: SessionKey,
+        *,
+        cursor: Cursor | None,
+        start: bool,
+        turn: str | None,
+        wait: float,
+        caller: Principal | None = None,
     ) -> dict[str, Any] | None:
+        self.callers.append(caller)
         self._called("poll", key, cursor, start, turn, wait)
         return {"events": [], "cursor": "1-1", "more": False} if self.stream else None
 
@@ -95,8 +114,14 @@ class ScriptedGateway(Gateway):
         self._called("decide", key, turn, request, approved, note)
         return Decided(TurnRecord(turn, "waiting", "agent", "hello", 1, 0, 0), again=self.ended, waited_at=5)
 
-    def follow_decided(self, key: SessionKey, decided: Decided, cursor: Cursor | None) -> ScriptedStream:
+    async def prolong(self, key: SessionKey, stream: str, caller: Principal) -> None:
+        self._called("prolong", key, stream, caller)
+
+    def follow_decided(
+        self, key: SessionKey, decided: Decided, cursor: Cursor | None, caller: Principal | None = None
+    ) -> ScriptedStream:
         assert self.stream
+        self.callers.append(caller)
         self._called("follow_decided", key, decided.record.turn, cursor)
         return self.stream
 

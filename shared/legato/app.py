@@ -55,6 +55,7 @@ class App:
         await self.gateway.drain()
 
     async def close(self) -> None:
+        self.gateway.close()
         await self.sweeper.close()
         await self.engine.close()
         await self.journal.close()
@@ -68,8 +69,9 @@ def build(settings: Settings) -> App:
     runtime = Runtime(journal=journal, settings=settings, clock=now, nonce=nonce, instance=instance)
     agents = load_agents(settings.agent)
     engine = Engine(runtime, agents, default=next(iter(agents)))
-    gateway, sweeper = Gateway(runtime, engine), Sweeper(runtime, engine)
-    return App(settings, Developers(now), instance, gateway, engine, sweeper, journal, Watchdog())
+    verifier = Developers(now)
+    gateway, sweeper = Gateway(runtime, engine, verifier), Sweeper(runtime, engine)
+    return App(settings, verifier, instance, gateway, engine, sweeper, journal, Watchdog())
 
 
 def collect_rarely() -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from legato.admission import Admissions
+from legato.auth import Verifier
 from legato.engine.drain import drain
 from legato.engine.endings import answered
 from legato.engine.fences import cancel_of, tombstone
@@ -26,6 +28,7 @@ from legato.errors import AlreadyDecided, Conflict, Draining, InputTooLarge, Not
 from legato.events import Cursor
 from legato.follow import Reader
 from legato.journal import Cancel, Decision, Place, SessionKey, Standing, TurnRecord
+from legato.principal import Principal
 from legato.stream import Looks, Stream, poll
 from legato.turn import ENDED, snapshot
 
@@ -46,10 +49,11 @@ class Gateway:
     """One instance as requests see it. Its methods raise what `errors` lists for requests, above all
     JournalUnavailable."""
 
-    def __init__(self, runtime: Runtime, engine: Engine) -> None:
+    def __init__(self, runtime: Runtime, engine: Engine, verifier: Verifier) -> None:
         self._runtime = runtime
         self._engine = engine
         self._looks = Looks()
+        self._admissions = Admissions(runtime, verifier)
 
     async def start(self, key: SessionKey, request: StartTurn) -> Started:
         """Begins a turn or finds it by its id. Raises SessionBusy, TurnConflict, Invalid, InputTooLarge, Draining."""
@@ -59,27 +63,53 @@ class Gateway:
             raise InputTooLarge(f"input is {size} bytes of JSON; at most {limit} are taken")
         return await self._engine.start(key, request)
 
-    def attach(self, key: SessionKey, started: Started) -> Stream:
+    def attach(self, key: SessionKey, started: Started, caller: Principal | None = None) -> Stream:
         """The stream of a turn from its `turn.started` on. That of the request that began it leads."""
         live = self._engine.live.get(key) if started.created else None
         lead = live.writer.feed.lead if live and live.id == started.record.turn else None
         reader = self._reader(key, Cursor(0, started.record.first - 1), started.record.turn, exact=True)
-        return self._stream(key, reader, lead)
+        return self._stream(key, reader, caller, lead)
 
-    async def follow(self, key: SessionKey, *, cursor: Cursor | None, start: bool, turn: str | None) -> Stream | None:
+    async def follow(
+        self,
+        key: SessionKey,
+        *,
+        cursor: Cursor | None,
+        start: bool,
+        turn: str | None,
+        caller: Principal | None = None,
+    ) -> Stream | None:
         """The stream behind a cursor; None when it asks for a turn whose end the cursor has passed.
 
         Raises NotFound, TurnGone, Draining.
         """
         reader = await self._open(key, cursor, start, turn)
-        return self._stream(key, reader) if reader else None
+        return self._stream(key, reader, caller) if reader else None
 
     async def poll(
-        self, key: SessionKey, *, cursor: Cursor | None, start: bool, turn: str | None, wait: float
+        self,
+        key: SessionKey,
+        *,
+        cursor: Cursor | None,
+        start: bool,
+        turn: str | None,
+        wait: float,
+        caller: Principal | None = None,
     ) -> dict[str, Any] | None:
         """One answer of the long poll: `{events, snapshot?, cursor, more}`; otherwise like `follow`."""
         reader = await self._open(key, cursor, start, turn)
-        return await poll(reader, wait, self._looks) if reader else None
+        if reader is None:
+            return None
+        wait = min(wait, self._admissions.patience(caller)) if caller else wait
+        return await poll(reader, wait, self._looks)
+
+    async def prolong(self, key: SessionKey, stream: str, caller: Principal) -> None:
+        """Lets an open stream, on whichever instance, be read until the token ends that its caller brings here; one
+        that is no fresher changes nothing.
+
+        Raises NotFound where no such stream of the session has told of its token's end.
+        """
+        await self._admissions.prolong(key, stream, caller.expires_at)
 
     async def snapshot(self, key: SessionKey, before: int | None) -> dict[str, Any]:
         """The folded session with its newest 20 turns begun before seq `before`. Raises NotFound."""
@@ -162,11 +192,14 @@ class Gateway:
             raise AlreadyDecided(f"question {request!r} has expired")
         return None
 
-    def follow_decided(self, key: SessionKey, decided: Decided, cursor: Cursor | None) -> Stream:
+    def follow_decided(
+        self, key: SessionKey, decided: Decided, cursor: Cursor | None, caller: Principal | None = None
+    ) -> Stream:
         """The stream of the turn that was decided on: behind `cursor`, else from its resumption on."""
+        turn = decided.record.turn
         if cursor is None and decided.waited_at is not None:
-            return self._stream(key, self._reader(key, Cursor(0, decided.waited_at), decided.record.turn, exact=True))
-        return self._stream(key, self._reader(key, cursor, decided.record.turn))
+            return self._stream(key, self._reader(key, Cursor(0, decided.waited_at), turn, exact=True), caller)
+        return self._stream(key, self._reader(key, cursor, turn), caller)
 
     async def delete(self, key: SessionKey) -> None:
         """Fences the session, stops what runs in it and deletes all of it; its head stays as a tombstone."""
@@ -196,6 +229,10 @@ class Gateway:
         self._looks.break_off()
         await drain(self._engine, self._runtime.settings.drain)
         self._looks.break_off()
+
+    def close(self) -> None:
+        """Asks about nobody any more."""
+        self._admissions.close()
 
     def health(self) -> dict[str, Any]:
         """`status` is `ok`, or `draining` where no new turns are taken."""
@@ -241,5 +278,6 @@ class Gateway:
     def _reader(self, key: SessionKey, cursor: Cursor | None, turn: str | None, exact: bool = False) -> Reader:
         return Reader(self._runtime, self._engine, key, cursor, turn, exact)
 
-    def _stream(self, key: SessionKey, reader: Reader, lead: Lead | None = None) -> Stream:
-        return Stream(self._runtime, self._runtime.nonce(), key, reader, self._looks, lead)
+    def _stream(self, key: SessionKey, reader: Reader, caller: Principal | None, lead: Lead | None = None) -> Stream:
+        admission = self._admissions.of(key, caller)
+        return Stream(self._runtime, key.session, reader, self._looks, admission, lead)

@@ -82,6 +82,7 @@ class Settings(BaseSettings):
     ttl: Annotated[float, Field(ge=2 * 3600, le=30 * 86400)] = 86400
     retention: Seconds = 30 * 86400
     deadline: Seconds = 3300
+    auth_check: Annotated[float, Field(ge=0, le=86400)] = 0
     approval: Annotated[float, Field(gt=0, le=14 * 86400)] = 86400
     model_retries: Annotated[int, Field(ge=0, le=10)] = 2
     sweep_turns: Annotated[int, Field(gt=0, le=1000)] = 20

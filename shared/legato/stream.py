@@ -3,6 +3,7 @@
 Rules of this file:
 - No stream is silent for longer than the ping interval, whatever the journal does.
 - Every stream has a last frame that says why it ends, whatever went wrong: a terminal event or `stream.closing`.
+- No stream outlives its caller's token: see `admission`. What a batch holds was read in time and is handed over whole.
 - A client that does not read costs a bounded number of bytes. Only the stream that started a turn may hold its model
   back, and it closes as `slow` once it has used that up.
 """
@@ -18,14 +19,15 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from legato import sse
+from legato.admission import Admission
 from legato.engine.lead import Lead
 from legato.engine.runtime import ANSWER_SECONDS, Runtime
 from legato.errors import Draining, JournalUnavailable
 from legato.follow import PIECE_BYTES, Batch, Reader
-from legato.journal import SessionKey
 
 log = logging.getLogger("legato.stream")
 RETRY_MS: Final = 1_000
+AT_ONCE: Final = ("draining", "auth")
 
 
 class Looks:
@@ -58,16 +60,24 @@ class Stream:
     """
 
     def __init__(
-        self, runtime: Runtime, name: str, key: SessionKey, reader: Reader, looks: Looks, lead: Lead | None = None
+        self,
+        runtime: Runtime,
+        session: str,
+        reader: Reader,
+        looks: Looks,
+        admission: Admission,
+        lead: Lead | None = None,
     ) -> None:
-        self.id = name
-        self.session = key.session
+        self.id = admission.stream
+        self.session = session
         self.turn = reader.turn
         self._reader = reader
         self._lead = lead
         self._looks = looks
+        self._admission = admission
         self._settings = runtime.settings
         self._reading: asyncio.Task[Batch | None] | None = None
+        self._woken = asyncio.get_running_loop().create_future()
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """The bytes of the stream; closing the iterator is how a client leaves."""
@@ -77,11 +87,12 @@ class Stream:
         try:
             yield sse.OPENING
             sent = loop.time()
-            while (now := loop.time()) < until and not self._slow:
-                if now - sent >= self._settings.ping:
-                    yield sse.PING
+            while (reason := self._closes(loop.time() >= until)) is None:
+                now = loop.time()
+                if due := self._due(now - sent):
+                    yield due
                     sent = now
-                batch = await self._next(min(sent + self._settings.ping, until) - now)
+                batch = await self._next(min(sent + self._settings.ping - now, until - now, self._admission.left))
                 if batch is not None:
                     for piece in _pieces(batch):
                         yield piece
@@ -90,7 +101,7 @@ class Stream:
                         return
                     sent = loop.time()
                     del batch, piece  # whoever waits keeps nothing of what it was given
-            yield _closing("slow" if self._slow else "deadline")
+            yield _closing(reason)
         except Exception:
             log.exception("session %s: this stream cannot be gone on with; its client will ask again", self.session)
             yield _closing("lease")
@@ -98,18 +109,34 @@ class Stream:
             self._end()
 
     def _begin(self) -> None:
+        self._admission.begin(self._wake)
         if self._lead:
             self._lead.begin()
 
     def _end(self) -> None:
+        self._admission.end()
         if self._lead:
             self._lead.end()
         if self._reading:
             self._reading.cancel()
 
-    @property
-    def _slow(self) -> bool:
-        return self._lead is not None and self._lead.slow
+    def _closes(self, late: bool) -> str | None:
+        """Why this stream ends now, if it does. Whoever wakes it from here on ends its next wait."""
+        if self._woken.done():
+            self._woken = asyncio.get_running_loop().create_future()
+        if self._lead is not None and self._lead.slow:
+            return "slow"
+        if self._admission.over:
+            return "auth"
+        return "deadline" if late else None
+
+    def _due(self, silence: float) -> bytes | None:
+        """What has to be sent apart from events, `silence` seconds after the last bytes."""
+        return self._admission.notice() or (sse.PING if silence >= self._settings.ping else None)
+
+    def _wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)
 
     def _taken(self, batch: Batch, piece: bytes) -> None:
         """After a snapshot nobody knows how far behind a stream is: it leads no more."""
@@ -122,14 +149,14 @@ class Stream:
         reader = self._reader
         if reader.feed is not None:
             assert reader.cursor
-            await reader.feed.wait(reader.cursor.seq, timeout)
+            await reader.feed.wait(reader.cursor.seq, timeout, self._woken)
             return reader.live()
         if self._reading is None:
             batch = reader.live()
             if batch is not None or reader.feed is not None:
                 return batch
             self._reading = self._looks.start(reader.stored(timeout))
-        await asyncio.wait({self._reading}, timeout=timeout)
+        await asyncio.wait({self._reading, self._woken}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if not self._reading.done():
             return None
         reading, self._reading = self._reading, None
@@ -207,5 +234,5 @@ def _frames(batch: Batch) -> Iterable[bytes]:
 
 
 def _closing(reason: str) -> bytes:
-    """Another instance answers at once for one that drains."""
-    return sse.control("stream.closing", {"reason": reason, "retry_ms": 0 if reason == "draining" else RETRY_MS})
+    """Another instance answers at once for one that drains, and any of them where the token is a fresh one."""
+    return sse.control("stream.closing", {"reason": reason, "retry_ms": 0 if reason in AT_ONCE else RETRY_MS})

@@ -12,6 +12,7 @@ import pytest
 from journal.grpc_proxy import GrpcProxy
 from legato import sse
 from legato.app import load_agents, nonce, now
+from legato.auth import Developers
 from legato.engine.run import Engine, StartTurn
 from legato.engine.runtime import Runtime
 from legato.events import Cursor
@@ -46,7 +47,7 @@ class Instance:
         self.journal = Noting(project, host)
         runtime = Runtime(self.journal, Settings(ping=0.2, lease=60), now, nonce, nonce())
         self.engine = Engine(runtime, load_agents("legato.demo:agent"), default="agent")
-        self.gateway = Gateway(runtime, self.engine)
+        self.gateway = Gateway(runtime, self.engine, Developers(now))
 
     async def start(self, key: SessionKey, script: str) -> None:
         await self.gateway.start(key, StartTurn("t", script))

@@ -14,6 +14,7 @@ from uuid import uuid4
 from legato import app, sse
 from legato.agents import Turn
 from legato.agents.adapt import as_agent
+from legato.auth import Developers, Verifier
 from legato.engine.live import LiveTurn
 from legato.engine.run import Engine, Started, StartTurn
 from legato.engine.runtime import Runtime
@@ -35,6 +36,7 @@ from legato.journal import (
     Version,
 )
 from legato.journal.sqlite import SqliteJournal
+from legato.principal import Principal
 from legato.settings import Settings
 from legato.stream import Stream
 
@@ -259,10 +261,16 @@ class Instance:
         return live is not None and live.id == turn
 
     async def follow(
-        self, cursor: Cursor | None = None, turn: str | None = "t1", *, start: bool = False, key: SessionKey = KEY
+        self,
+        cursor: Cursor | None = None,
+        turn: str | None = "t1",
+        *,
+        start: bool = False,
+        key: SessionKey = KEY,
+        caller: Principal | None = None,
     ) -> Client:
         """A reader's stream; `start` asks for everything."""
-        stream = await self.gateway.follow(key, cursor=cursor, start=start, turn=turn)
+        stream = await self.gateway.follow(key, cursor=cursor, start=start, turn=turn, caller=caller)
         assert stream
         return Client(stream)
 
@@ -276,6 +284,7 @@ class Client:
     """One reader of a stream and what it was sent. It reads for as long as it is not told to leave."""
 
     def __init__(self, stream: Stream) -> None:
+        self.id = stream.id
         self.chunks: list[bytes] = []
         self.messages: list[sse.Message] = []
         self._news = asyncio.Event()
@@ -353,6 +362,7 @@ class Rig:
         name: str | None = None,
         agents: Sequence[str] = ("agent", "second"),
         journal: Journal | None = None,
+        verifier: Verifier | None = None,
         **settings: Any,
     ) -> Instance:
         """`agents` are the names under which it serves `agent`, `journal` another one than the file."""
@@ -361,7 +371,7 @@ class Rig:
         wanted = Settings(**{**SHORT, **settings})
         runtime = Runtime(flaky, wanted, clock, lambda: uuid4().hex, name or uuid4().hex[:6])
         engine = Engine(runtime, dict.fromkeys(agents, as_agent(agent)), default="agent")
-        made = Instance(clock, flaky, runtime, engine, Gateway(runtime, engine))
+        made = Instance(clock, flaky, runtime, engine, Gateway(runtime, engine, verifier or Developers(clock)))
         self.stack.push_async_callback(made.close)
         return made
 

@@ -8,6 +8,7 @@ from itertools import count
 from random import Random
 from typing import Any, Protocol
 
+from legato.auth import Developers
 from legato.engine.run import Engine
 from legato.engine.runtime import Runtime
 from legato.gateway import Gateway
@@ -63,7 +64,7 @@ class Instance(Process):
         self.network.answered = lambda key, kind, segment: world.watch.answered(self.name, kind, segment)
         runtime = Runtime(self.network, world.settings, self.clock, self._nonce, self.name)
         self.engine = Engine(runtime, AGENTS, default="loop")
-        self.gateway = Gateway(runtime, self.engine)
+        self.gateway = Gateway(runtime, self.engine, Developers(self.clock))
         self.sweeper = Sweeper(runtime, self.engine)
 
     @property

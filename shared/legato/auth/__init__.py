@@ -17,6 +17,10 @@ class Verifier(Protocol):
     async def verify(self, headers: Mapping[str, str]) -> Principal:
         """Raises Unauthorized with what a caller has to do, and never with anything of a token."""
 
+    async def stands(self, principal: Principal) -> bool:
+        """False once a caller that was let in may read no more, whatever its token says: it was deleted, or its tokens
+        were revoked. Whatever is raised says that this is not known."""
+
 
 def bearer(headers: Mapping[str, str]) -> str:
     """The token of the header `Authorization`. Raises Unauthorized."""
@@ -40,3 +44,6 @@ class Developers:
         if expires_at is not None and expires_at <= self._clock():
             raise Unauthorized("the token has expired; send a fresh one")
         return Principal(found[1], expires_at)
+
+    async def stands(self, principal: Principal) -> bool:
+        return True

@@ -75,12 +75,13 @@ class Feed:
             end += 1
         return self._frames[first:end]
 
-    async def wait(self, seq: int, timeout: float) -> None:
-        """Returns when something behind `seq` is shown or the feed is closed, after `timeout` seconds at the latest."""
+    async def wait(self, seq: int, timeout: float, woken: asyncio.Future[None] | None = None) -> None:
+        """Returns when something behind `seq` is shown or the feed is closed, after `timeout` seconds at the latest; or
+        when somebody else resolves `woken`."""
         if self.last > seq or self.closed:
             return
         loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
+        woken = woken or loop.create_future()
         due = loop.time() + timeout
         self._waiting[woken] = due
         if self._alarm is None or due < self._alarm.when():

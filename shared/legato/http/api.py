@@ -92,6 +92,10 @@ class DecisionBody(_Strict):
     note: Annotated[str, StringConstraints(max_length=2000)] | None = None
 
 
+class AuthBody(_Strict):
+    stream: Id
+
+
 async def handle(served: Served, request: Request, linger: Callable[[], None] = lambda: None) -> Answer:
     """The answer to `request`; it never raises. The caller closes the body of a stream, read or not.
 
@@ -133,7 +137,7 @@ async def _start(call: Call) -> Answer:
         call.linger()
     started = await call.gateway.start(call.key, start)
     if kind == sse.MEDIA_TYPE:
-        return _streamed(call, call.gateway.attach(call.key, started))
+        return _streamed(call, call.gateway.attach(call.key, started, call.principal))
     fields = {"session": call.key.session, "turn": turn, "status": started.record.status}
     return json_answer(202, fields, {"Legato-Session": call.key.session, "Legato-Turn": turn})
 
@@ -156,8 +160,11 @@ async def _events(call: Call) -> Answer:
     if kind == sse.MEDIA_TYPE or wait:
         call.linger()
     if kind == sse.MEDIA_TYPE:
-        return _streamed(call, await call.gateway.follow(call.key, cursor=cursor, start=start, turn=turn))
-    news = await call.gateway.poll(call.key, cursor=cursor, start=start, turn=turn, wait=wait or 0.0)
+        stream = await call.gateway.follow(call.key, cursor=cursor, start=start, turn=turn, caller=call.principal)
+        return _streamed(call, stream)
+    news = await call.gateway.poll(
+        call.key, cursor=cursor, start=start, turn=turn, wait=wait or 0.0, caller=call.principal
+    )
     return Answer(204) if news is None else json_answer(200, news)
 
 
@@ -224,9 +231,16 @@ async def _decide(call: Call) -> Answer:
     if kind == sse.MEDIA_TYPE:
         last = call.request.headers.get("last-event-id")
         cursor = (Cursor.parse(last) or NONSENSE) if last else None
-        return _streamed(call, call.gateway.follow_decided(call.key, decided, cursor))
+        return _streamed(call, call.gateway.follow_decided(call.key, decided, cursor, call.principal))
     fields = {"session": call.key.session, "turn": turn, "request": request, "approved": body.approved}
     return json_answer(200 if decided.again else 202, fields)
+
+
+async def _auth(call: Call) -> Answer:
+    call.query()
+    body = inputs.document(call.request, call.settings.body_bytes, AuthBody)
+    await call.gateway.prolong(call.key, body.stream, call.principal)
+    return Answer(204)
 
 
 async def _delete(call: Call) -> Answer:
@@ -281,6 +295,7 @@ ROUTES: Final = (
     _route("GET", "/v1/sessions/{session}/events", _events),
     _route("POST", "/v1/sessions/{session}/turns/{turn}/cancel", _cancel),
     _route("POST", "/v1/sessions/{session}/turns/{turn}/approvals/{request}", _decide),
+    _route("POST", "/v1/sessions/{session}/auth", _auth),
     _route("GET", "/v1/sessions/{session}", _snapshot),
     _route("DELETE", "/v1/sessions/{session}", _delete),
     _route("GET", "/v1/sessions", _sessions),
