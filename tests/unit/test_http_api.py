@@ -17,6 +17,7 @@ from legato.gateway import NONSENSE
 from legato.http.api import ROUTES, handle
 from legato.http.message import Answer, Request
 from legato.journal import Place, SessionKey
+from legato.principal import Principal
 from scripted_gateway import ScriptedStream, Stage
 
 ANN = SessionKey("ann", "s1")
@@ -239,6 +240,40 @@ async def test_a_decision_is_followed_by_its_turns_stream(
     assert stage.gateway.calls[1:] == [("follow_decided", ANN, "t1", cursor)]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "accept"),
+    [
+        ("POST", TURNS, {"input": "hi"}, "text/event-stream"),
+        ("POST", f"{TURNS}/t1/approvals/r1", {"approved": True}, "text/event-stream"),
+        ("GET", EVENTS, None, "text/event-stream"),
+        ("GET", EVENTS, None, "application/json"),
+    ],
+)
+async def test_whatever_is_read_on_is_read_on_with_its_callers_token(
+    stage: Stage, method: str, path: str, body: Any, accept: str
+) -> None:
+    await ask(stage, method, path, body, accept=accept, authorization="Bearer dev:ann:99")
+    assert stage.gateway.callers == [Principal("ann", 99)]
+
+
+async def test_a_fresh_token_is_brought_to_a_stream(stage: Stage) -> None:
+    path = "/v1/sessions/s1/auth"
+    answer = await ask(stage, "POST", path, {"stream": "st_1"}, authorization="Bearer dev:ann:99")
+    assert (answer.status, answer.body) == (204, b"")
+    assert stage.gateway.calls == [("prolong", ANN, "st_1", Principal("ann", 99))]
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [({}, "stream"), ({"stream": 1}, "stream"), ({"stream": "a b"}, "stream"), ({"stream": "a", "more": 1}, "more")],
+)
+async def test_a_token_brought_to_nothing_is_refused(stage: Stage, body: Any, path: str) -> None:
+    refused(await ask(stage, "POST", "/v1/sessions/s1/auth", body), 422, "invalid", path)
+    assert (await ask(stage, "POST", "/v1/sessions/s1/auth")).status == 415
+    assert (await ask(stage, "POST", "/v1/sessions/s1/auth?x=1", {"stream": "a"})).status == 422
+    assert not stage.gateway.calls
+
+
 @pytest.mark.parametrize("body", [None, {}, {"approved": "perhaps"}, {"approved": True, "more": 1}])
 async def test_a_decision_that_decides_nothing_is_refused(stage: Stage, body: Any) -> None:
     answer = await ask(stage, "POST", f"{TURNS}/t1/approvals/r1", body)
@@ -269,6 +304,7 @@ async def test_a_path_that_is_not_served_is_not_found(stage: Stage, path: str) -
         ("/v1/sessions/s1", "GET, DELETE"),
         ("/v1/sessions", "GET"),
         (f"{TURNS}/t1/cancel", "POST"),
+        ("/v1/sessions/s1/auth", "POST"),
         ("/health", "GET"),
     ],
 )

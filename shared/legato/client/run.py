@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from legato.errors import FrameTooLarge, LegatoError, SequenceGap
 from legato.events import Event, Record
 from legato.turn import ENDED, SessionState, TurnState, reduce, restore
 from legato.turn import Status as TurnStatus
+
+log = logging.getLogger("legato.client")
 
 SAVE_EVERY = 1.0
 """Seconds between two writes of a running turn's state; what matters is written at once."""
@@ -67,6 +70,7 @@ class Run:
         self._dirty = False
         self._hurried = asyncio.Event()
         self._last: TurnState | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._updates = self._live()
 
     @property
@@ -153,6 +157,7 @@ class Run:
                         yield update
             finally:
                 await response.aclose()
+                await self._renew_no_more()
         except httpx.ReadTimeout:
             self._ended("silent", seen)
         except (httpx.RequestError, httpx.StreamError):
@@ -207,6 +212,7 @@ class Run:
                     self._closing(_object(message.data), seen)
                     return
                 if message.id is None:
+                    self._heed(message, response)
                     continue
                 for update in await self._take(message, seen):
                     yield update
@@ -214,6 +220,26 @@ class Run:
                     self._ended("read", seen)
                     return
         self._ended("broke", seen)
+
+    def _heed(self, message: sse.Message, response: httpx.Response) -> None:
+        """A control frame; a fresh token is brought beside the stream, which goes on meanwhile."""
+        idle = self._renewing is None or self._renewing.done()
+        if message.event == "auth.expiring" and idle and self._means.wire.renews:
+            self._renewing = asyncio.create_task(self._renew(response.headers.get("legato-stream", "")))
+
+    async def _renew(self, stream: str) -> None:
+        """A stream that is not prolonged is resumed: whatever fails here is no failure of the run."""
+        path, silence = f"{session_path(self.session)}/auth", self._means.timing.silence
+        try:
+            await self._means.wire.ask("POST", path, silence=silence, fresh=True, json={"stream": stream})
+        except Exception as failure:
+            log.warning("session %s: no fresh token reaches stream %s: %r", self.session, stream, failure)
+
+    async def _renew_no_more(self) -> None:
+        renewing, self._renewing = self._renewing, None
+        if renewing:
+            renewing.cancel()
+            await asyncio.wait({renewing})
 
     def _closing(self, fields: dict[str, Any], seen: _Seen) -> None:
         pause = fields.get("retry_ms")

@@ -50,9 +50,14 @@ class Wire:
         built = self._http.build_request(method, self._base + path, headers=headers, timeout=timeout, **request)
         return await self._http.send(built, stream=True)
 
-    async def ask(self, method: str, path: str, *, silence: float, **request: Any) -> Any:
+    @property
+    def renews(self) -> bool:
+        """There is another token to be had."""
+        return not isinstance(self._token, str)
+
+    async def ask(self, method: str, path: str, *, silence: float, fresh: bool = False, **request: Any) -> Any:
         """The JSON of a whole answer, None for an empty one. Raises LegatoError when refused, after one fresh token."""
-        response = await self.open(method, path, silence=silence, headers=JSON, **request)
+        response = await self.open(method, path, silence=silence, headers=JSON, fresh=fresh, **request)
         if response.status_code == 401:
             await response.aclose()
             response = await self.open(method, path, silence=silence, headers=JSON, fresh=True, **request)
