@@ -136,7 +136,8 @@ class Calls:
 
     async def _run(self, intent: ToolCall, tool: Tool) -> Outcome:
         await self._holding.assure()
-        context = ToolContext(self._key(intent), _Progress(self._writer, intent.call), lambda: self.cancelled)
+        progress = _Progress(self._writer, intent.call)
+        context = ToolContext(self._key(intent), progress, lambda: self.cancelled, self._runtime.credential)
         limit = self._runtime.settings.result_bytes
         ready = self._holding.assure  # in the very moment: a process may stand for an hour between two lines
         work = tool.run(intent.arguments, context, result_bytes=limit, ready=ready, still=self._may_begin)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, ParamSpec, TypeVar
 
+from legato.credentials import Shared, unknown
 from legato.errors import JournalUnavailable
 from legato.journal import Journal
 from legato.settings import Settings
@@ -26,13 +27,15 @@ PAUSE_SECONDS_MAX: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """`clock` gives ms since 1970, `nonce` a name never given before, `instance` is this process's name."""
+    """`clock` gives ms since 1970, `nonce` a name never given before, `instance` is this process's name, `credentials`
+    are those that tools may ask for by name."""
 
     journal: Journal
     settings: Settings
     clock: Callable[[], int]
     nonce: Callable[[], str]
     instance: str
+    credentials: Mapping[str, Shared] = field(default_factory=dict)
 
     @property
     def lease_ms(self) -> int:
@@ -45,6 +48,12 @@ class Runtime:
     @property
     def approval_ms(self) -> int:
         return int(self.settings.approval * 1000)
+
+    def credential(self, name: str) -> Shared:
+        """Raises ToolFailed (`credential_unknown`)."""
+        if known := self.credentials.get(name):
+            return known
+        raise unknown(name)
 
     def forsaken(self, ran_out: int) -> bool:
         """A lease that ran out then did so for too long ago to go on with its turn."""
