@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gc
 import importlib
+import inspect
 import os
 import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from legato.agents import AgentFunction
 from legato.agents.adapt import as_agent
 from legato.auth import Developers, Verifier
+from legato.credentials import Shared, Source
 from legato.engine.run import Engine
 from legato.engine.runtime import Runtime
 from legato.engine.watchdog import Watchdog
@@ -63,10 +66,13 @@ class App:
 
 
 def build(settings: Settings) -> App:
-    """Wires one process. Raises SettingsError when the agent cannot be imported."""
+    """Wires one process. Raises SettingsError when the agent or the credentials cannot be imported."""
     instance = f"{socket.gethostname()}-{os.getpid()}-{nonce()[:6]}"
     journal = open_journal(settings)
-    runtime = Runtime(journal=journal, settings=settings, clock=now, nonce=nonce, instance=instance)
+    credentials = load_credentials(settings.credentials)
+    runtime = Runtime(
+        journal=journal, settings=settings, clock=now, nonce=nonce, instance=instance, credentials=credentials
+    )
     agents = load_agents(settings.agent)
     engine = Engine(runtime, agents, default=next(iter(agents)))
     verifier = Developers(now)
@@ -94,12 +100,33 @@ def open_journal(settings: Settings) -> Journal:
 
 def load_agents(name: str) -> dict[str, AgentFunction]:
     """`module:attribute` is an agent, or a mapping of names to agents of which the first is the default."""
-    module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = _imported(name)
         agents = found if isinstance(found, Mapping) else {DEFAULT_AGENT: found}
         if not agents:
             raise TypeError("the mapping names no agent")
         return {key: as_agent(value) for key, value in agents.items()}
     except (ImportError, AttributeError, TypeError) as wrong:
         raise SettingsError(f"LEGATO_AGENT={name!r}: {wrong}") from wrong
+
+
+def load_credentials(name: str) -> dict[str, Shared]:
+    """`module:attribute` is a mapping of names to sources; where there is no such name, there are none."""
+    try:
+        sources = _imported(name) if name else {}
+        if not isinstance(sources, Mapping):
+            raise TypeError(f"expected a mapping of names to sources, got {type(sources).__name__}")
+        return {str(key): Shared(str(key), _as_source(key, source), now) for key, source in sources.items()}
+    except (ImportError, AttributeError, TypeError) as wrong:
+        raise SettingsError(f"LEGATO_CREDENTIALS={name!r}: {wrong}") from wrong
+
+
+def _as_source(name: object, source: object) -> Source:
+    if not inspect.iscoroutinefunction(getattr(source, "fetch", None)):
+        raise TypeError(f"{name!r} is {type(source).__name__}, which has no async method fetch")
+    return cast(Source, source)
+
+
+def _imported(name: str) -> object:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -41,6 +41,10 @@ def _agent(value: str) -> str:
     return value
 
 
+def _credentials(value: str) -> str:
+    return _agent(value) if value else value
+
+
 def origin_pattern(origin: str) -> re.Pattern[str]:
     """What an entry of `origins` matches. One `*` may stand in its first label, for letters, digits and hyphens there:
     `https://*.example.com`, `https://my-app--*.web.app`. Raises ValueError when `origin` is no origin."""
@@ -72,6 +76,7 @@ class Settings(BaseSettings):
     journal: Annotated[str, AfterValidator(_journal)] = "sqlite:///.legato/journal.sqlite"
     auth: Annotated[str, AfterValidator(_auth)] = "dev"
     agent: Annotated[str, AfterValidator(_agent)] = "legato.demo:agent"
+    credentials: Annotated[str, AfterValidator(_credentials)] = ""
     origins: Annotated[str, NoDecode, AfterValidator(_origins)] = ""
     emulator: Annotated[str, Field(validation_alias="FIRESTORE_EMULATOR_HOST")] = ""
     k_service: Annotated[str, Field(validation_alias="K_SERVICE")] = ""

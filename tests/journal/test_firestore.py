@@ -46,7 +46,7 @@ def journal(open_journal: OpenJournal) -> Journal:
 def client(emulator: str, firestore_project: str, monkeypatch: pytest.MonkeyPatch) -> AsyncClient:
     """Google's own client over the same database."""
     monkeypatch.setenv("FIRESTORE_EMULATOR_HOST", emulator)
-    return AsyncClient(project=firestore_project, credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
+    return AsyncClient(project=firestore_project, credentials=AnonymousCredentials())
 
 
 class TestFirestore(JournalContract):

@@ -28,7 +28,7 @@ async def service() -> AsyncIterator[LocalGemini]:
 @pytest.fixture(params=["studio", "vertex"])
 async def gemini(request: pytest.FixtureRequest, service: LocalGemini) -> AsyncIterator[Gemini]:
     """By AI Studio's key and by Vertex AI's project."""
-    credentials = Credentials(token="t")  # type: ignore[no-untyped-call]
+    credentials = Credentials(token="t")
     mine = STUDIO if request.param == "studio" else {**VERTEX, "credentials": credentials}
     async with Gemini(http_options={"base_url": service.url}, **mine) as model:
         yield model
