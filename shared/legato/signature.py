@@ -87,13 +87,21 @@ class Signature:
 
     def bind(self, arguments: JsonValue, injected: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What to call the function with. Raises BadArguments with the path of what is wrong and the reason."""
+        bound = self._bound(arguments, {name: injected[name] for name in self._injected})
+        return bound.args, bound.kwargs
+
+    def values(self, arguments: JsonValue) -> dict[str, Any]:
+        """What the function is called with, by parameter, but for what is injected. Raises BadArguments."""
+        bound = self._bound(arguments, {})
+        return {name: value for name, value in bound.arguments.items() if name not in self._injected}
+
+    def _bound(self, arguments: JsonValue, injected: dict[str, Any]) -> inspect.BoundArguments:
         accepted = self._accept(arguments)
         fields = self._arguments.model_fields
         values = {str(fields[name].alias): getattr(accepted, name) for name in accepted.model_fields_set}
-        values |= {name: injected[name] for name in self._injected}
-        bound = inspect.BoundArguments(self._signature, values)
+        bound = inspect.BoundArguments(self._signature, values | injected)
         bound.apply_defaults()
-        return bound.args, bound.kwargs
+        return bound
 
     def content(self, value: object) -> tuple[JsonValue, int]:
         """The result as plain JSON of our own, and its size in bytes as an event has it. Raises BadResult."""
@@ -124,6 +132,10 @@ class Unchecked(Signature):
     def bind(self, arguments: JsonValue, injected: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         self._accept(arguments)
         return (arguments,), {name: injected[name] for name in self._injected}
+
+    def values(self, arguments: JsonValue) -> dict[str, Any]:
+        self._accept(arguments)
+        return dict(arguments) if isinstance(arguments, dict) else {}
 
     def content(self, value: object) -> tuple[JsonValue, int]:
         """Of whatever can be told as JSON."""

@@ -16,23 +16,29 @@ from pydantic import JsonValue
 
 from legato.errors import ToolFailed
 from legato.events import Effect
+from legato.principal import Principal
 from legato.signature import BadArguments, BadResult, Signature
 from legato.text import brief, words_of
 from legato.threads import Threads
 from legato.tool_context import Outcome, ToolContext
 
-__all__ = ["Outcome", "Tool", "ToolContext", "tool"]
+__all__ = ["Allow", "Outcome", "Reconcile", "Tool", "ToolContext", "tool"]
 
 log = logging.getLogger("legato.tools")
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _THREADS: Final = Threads(40, "legato-tool")
+_JUDGES: Final = Threads(8, "legato-allow")
+"""Apart: tools that hold every thread of theirs must not make `allow` late."""
 GRACE_SECONDS: Final = 5.0
 """How long an async tool may take to end once it was cancelled at its timeout."""
+ALLOW_SECONDS: Final = 10.0
+"""How long `allow` may take; a call that it does not judge by then is refused."""
 NOTE_BYTES: Final = 256 * 1024
 """What a call may leave for its agent alone: it is committed beside its result."""
 
 Reconcile = Callable[[str], Any]
 Approval = str | Callable[[dict[str, Any]], str | None] | None
+Allow = Callable[[Principal, dict[str, Any]], bool | Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class Tool:
     signature: Signature = field(repr=False)
     reconcile: Reconcile | None = field(repr=False, default=None)
     approval: Approval = field(repr=False, default=None)
+    allow: Allow | None = field(repr=False, default=None)
 
     @property
     def parameters(self) -> dict[str, JsonValue]:
@@ -100,6 +107,24 @@ class Tool:
         finally:
             context.close()
 
+    async def allows(self, principal: Principal, arguments: JsonValue) -> bool:
+        """Whether `principal` may call it with these arguments: not where `allow` fails, is late or gives no bool.
+
+        It is given what the function would be. Raises BadArguments where there is nothing to judge.
+        """
+        if self.allow is None:
+            return True
+        values = self.signature.values(arguments)
+        try:
+            async with asyncio.timeout(ALLOW_SECONDS):
+                said = await _called(_JUDGES, self.allow, principal, values)
+        except Exception as error:
+            log.error("tool %s: allow failed, and the call is refused: %s", self.name, type(error).__name__)
+            return False
+        if not isinstance(said, bool):
+            log.error("tool %s: allow gave no bool, and the call is refused: %s", self.name, type(said).__name__)
+        return said is True
+
     def asks(self, arguments: JsonValue) -> str | None:
         """What a person is asked before a call with these arguments; None where nobody has to be, or it cannot be made.
 
@@ -121,7 +146,7 @@ class Tool:
         assert self.reconcile
         try:
             async with asyncio.timeout(self.timeout):
-                told = await _called(self.reconcile, key)
+                told = await _called(_THREADS, self.reconcile, key)
         except Exception as error:
             log.warning("tool %s: reconcile(%r) failed: %s: %s", self.name, key, type(error).__name__, error)
             return None
@@ -175,11 +200,12 @@ class Tool:
         return replace(timeout, unfinished=True)
 
 
-async def _called(function: Callable[[str], Any], key: str) -> object:
+async def _called(threads: Threads, function: Callable[..., Any], *args: object) -> object:
     """Calls it in a thread when it is a plain function."""
     if inspect.iscoroutinefunction(function):
-        return await function(key)
-    return await asyncio.wrap_future(_THREADS.submit(partial(function, key)))
+        return await function(*args)
+    given = await asyncio.wrap_future(threads.submit(partial(function, *args)))
+    return await given if inspect.isawaitable(given) else given
 
 
 async def _attempt(
@@ -223,6 +249,7 @@ def tool(
     timeout: float = ...,
     reconcile: Reconcile | None = ...,
     approval: Approval = ...,
+    allow: Allow | None = ...,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -233,6 +260,7 @@ def tool(
     timeout: float = 30,
     reconcile: Reconcile | None = None,
     approval: Approval = None,
+    allow: Allow | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Makes a tool of a function, sync or async. Its docstring tells the model what it does.
 
@@ -241,9 +269,13 @@ def tool(
     annotation; without one, any JSON will do. `timeout` is in seconds. `effect` says what a crash may do: `read` and
     `idempotent` may run again with the same key, `once` never. `reconcile(key)` tells what became of a `once` call that
     is in doubt: its result, or None when it had no effect. `approval` is what a person is asked before it runs, or a
-    function of the arguments that gives that, None where nobody needs to be. Raises TypeError for what can never work.
+    function of the arguments that gives that, None where nobody needs to be. `allow`, sync or async, is given the
+    principal and the arguments by parameter, as the function would be; what it does not say True to is settled as
+    `forbidden`, and the function never entered. Raises TypeError for what can never work.
     """
-    make = partial(_make, effect=effect, name=name, timeout=timeout, reconcile=reconcile, approval=approval)
+    make = partial(
+        _make, effect=effect, name=name, timeout=timeout, reconcile=reconcile, approval=approval, allow=allow
+    )
     return make if function is None else make(function)
 
 
@@ -255,18 +287,22 @@ def _make(
     timeout: float,
     reconcile: Reconcile | None,
     approval: Approval,
+    allow: Allow | None,
 ) -> Tool:
     if isinstance(function, type | Tool) or not callable(function):
         raise TypeError(f"tool: expected a function, got {function!r}")
     called = name if name is not None else getattr(function, "__name__", "")
-    problem = _problem(called, effect, timeout, reconcile, approval)
+    problem = _problem(called, effect, timeout, reconcile, approval, allow)
     if problem:
         raise TypeError(f"tool {called!r}: {problem}")
     description = (function.__doc__ or "").strip()
-    return Tool(called, description, effect, timeout, function, Signature.of(function, called), reconcile, approval)
+    signature = Signature.of(function, called)
+    return Tool(called, description, effect, timeout, function, signature, reconcile, approval, allow)
 
 
-def _problem(name: object, effect: object, timeout: object, reconcile: object, approval: object) -> str | None:
+def _problem(
+    name: object, effect: object, timeout: object, reconcile: object, approval: object, allow: object
+) -> str | None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return "a name has 1 to 64 of A-Z a-z 0-9 _ - and starts with a letter; give one with name=..."
     if effect not in get_args(Effect):
@@ -277,4 +313,6 @@ def _problem(name: object, effect: object, timeout: object, reconcile: object, a
         return "reconcile is a function of the key, and only a tool with effect='once' has one"
     if not (approval is None or callable(approval) or (isinstance(approval, str) and approval)):
         return f"approval is {approval!r}, expected what a person is asked, or a function of the arguments giving it"
+    if allow is not None and not callable(allow):
+        return f"allow is {allow!r}, expected a function of the principal and the arguments giving a bool"
     return None

@@ -19,6 +19,7 @@ from pydantic import JsonValue
 from pydantic_core import to_json
 
 from legato.agents import Call, PastTurn
+from legato.engine.allowing import judged
 from legato.engine.calls import Calls, Intent, cost, together
 from legato.engine.failures import UNRECORDED, Failure
 from legato.engine.kept import Kept
@@ -27,8 +28,9 @@ from legato.engine.records import Origin
 from legato.engine.runtime import Runtime, persist
 from legato.engine.writer import Writer
 from legato.errors import ModelFailed, Refused, ToolFailed
-from legato.events import ReasoningDelta, StepRewound, TextDelta, ToolCall, Usage
+from legato.events import ReasoningDelta, StepRewound, TextDelta, Usage
 from legato.journal import Private, SessionKey
+from legato.principal import Principal
 from legato.text import Surrogates, brief
 from legato.tools import Outcome, Tool
 
@@ -238,21 +240,21 @@ class OpenTurn:
             self._settling.difference_update(tasks)
 
     async def _durable(self, requests: Sequence[Call], number: int | None, room: int) -> list[Intent]:
-        intents: list[Intent] = []
-        new: list[ToolCall] = []
+        intents, new = list[Intent](), list[Intent]()
         at = number or self._next
         for request in requests:
             intent, is_new = self._calls.intend(request, at, len(new) + 1, room)
             room -= cost(intent.call)
             intents.append(intent)
             if is_new:
-                new.append(intent.call)
+                new.append(intent)
         if new:
             self._next = max(self._next, at + 1)
         self._look_back()
         if new:
-            await self._begin(f"a call of {new[0].name!r} with these arguments")
-            await self._writer.commit(*new, private=self._take_unsaved())
+            await self._begin(f"a call of {new[0].call.name!r} with these arguments")
+            told = judged(self._calls, Principal(self.uid), new)
+            await self._writer.commit(*await told, private=self._take_unsaved())
         return intents
 
     async def _settle(self, intent: Intent) -> Outcome:

@@ -12,17 +12,18 @@ from typing import Final, get_args
 
 from legato.agents import Turn
 from legato.events import Effect
-from legato.tools import Reconcile
+from legato.tools import Allow, Reconcile
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What a crash may do to a tool of ADK, as `legato.tool` has it: its `effect`, its `timeout` in seconds, and who
-    tells what became of a `once` call in doubt."""
+    tells what became of a `once` call in doubt; and who says whether it may be called at all."""
 
     effect: Effect = "once"
     timeout: float = 30
     reconcile: Reconcile | None = None
+    allow: Allow | None = None
 
     def __post_init__(self) -> None:
         if self.effect not in get_args(Effect):
@@ -31,6 +32,8 @@ class Rule:
             raise TypeError(f"Rule: timeout is {self.timeout!r}, expected seconds above 0")
         if self.reconcile is not None and self.effect != "once":
             raise TypeError("Rule: only a tool with effect='once' has a reconcile")
+        if self.allow is not None and not callable(self.allow):
+            raise TypeError(f"Rule: allow is {self.allow!r}, expected a function")
 
 
 def step_name(said: str) -> str:

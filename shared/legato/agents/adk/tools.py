@@ -66,7 +66,15 @@ class _Attempt:
     async def made(self, entered: Entered, arguments: dict[str, Any]) -> Outcome:
         rule = entered.rules.get(self._tool.name, _NO_RULE)
         made = Tool(
-            self._tool.name, "", rule.effect, rule.timeout, self._body, Unchecked.whole(), rule.reconcile, self._prompt
+            self._tool.name,
+            "",
+            rule.effect,
+            rule.timeout,
+            self._body,
+            Unchecked.whole(),
+            rule.reconcile,
+            self._prompt,
+            rule.allow,
         )
         (outcome,) = await entered.turn.calls([Call(made, made.name, arguments)])
         if not self._entered and isinstance(outcome.note, dict):
