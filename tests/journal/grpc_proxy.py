@@ -32,6 +32,7 @@ class Fault:
     code: grpc.StatusCode | None = None
     details: str = "injected"
     forward: bool = True
+    answer: bytes | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     released: asyncio.Event = field(default_factory=asyncio.Event)
     answered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -68,6 +69,10 @@ class GrpcProxy(grpc.GenericRpcHandler):  # type: ignore[misc]
     def lose(self, code: grpc.StatusCode, method: str | None = None, *, skip: int = 0) -> Fault:
         """The store does what it is asked, but the caller hears `code`."""
         return self._add(Fault(method, skip, code, released=_set()))
+
+    def garble(self, method: str | None) -> Fault:
+        """The store does what it is asked, but the caller hears what is no message."""
+        return self._add(Fault(method, answer=b"\xff\xff", released=_set()))
 
     def hold(self, method: str | None = None, *, skip: int = 0) -> Fault:
         """The call waits for `release()` before it goes on to the store, also when its caller has given up by then.
@@ -129,7 +134,7 @@ class GrpcProxy(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _behaviour(self, path: str, fault: Fault | None) -> Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]:
         if fault is None:
             return partial(self._forward, path)
-        held = fault.forward and fault.code is None
+        held = fault.forward and fault.code is None and fault.answer is None
         return partial(self._held if held else self._failed, path, fault)
 
     async def _held(
@@ -156,9 +161,10 @@ class GrpcProxy(grpc.GenericRpcHandler):  # type: ignore[misc]
         await fault.released.wait()
         if fault.forward:
             async for _ in self._forward(path, requests, context):
-                pass
+                if fault.answer is not None:
+                    yield fault.answer
+                    return
         await context.abort(fault.code or grpc.StatusCode.UNAVAILABLE, fault.details)
-        yield b""  # never: it makes this a generator
 
     async def _forward(self, path: str, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         method, mute = path.rsplit("/", 1)[1], False

@@ -208,6 +208,15 @@ async def test_a_failure_that_may_pass_is_unavailable_in_every_call(
             await call()
 
 
+async def test_an_answer_that_cannot_be_read_leaves_the_outcome_unknown_in_every_call(
+    journal: FirestoreJournal, proxy: GrpcProxy
+) -> None:
+    for call in every_call(journal):
+        proxy.garble(None)
+        with pytest.raises(JournalUnavailable):
+            await call()
+
+
 @pytest.mark.parametrize("code", FINAL)
 async def test_a_refusal_for_good_is_rejected_and_says_why_in_every_call(
     journal: FirestoreJournal, proxy: GrpcProxy, code: StatusCode

@@ -113,6 +113,18 @@ async def test_a_stream_that_is_refused_is_tried_until_it_opens(
     assert proxy.calls.count("Listen") == 4
 
 
+async def test_a_stream_that_says_what_is_no_message_is_opened_again(
+    opened: Opened, proxy: GrpcProxy, other: FirestoreJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The emulator does now and then."""
+    proxy.garble("Listen")
+    waiting = await watching(opened(NEVER))
+    await other.append(KEY, segment(2))
+    assert await asyncio.wait_for(waiting, 10)
+    assert "cannot be read" in caplog.text
+    assert "not understood" not in caplog.text
+
+
 async def test_while_listen_says_nothing_who_waits_is_woken_by_the_clock(opened: Opened, proxy: GrpcProxy) -> None:
     """Followers and owners, from the first moment on."""
     proxy.mute("Listen")

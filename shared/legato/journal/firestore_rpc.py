@@ -173,7 +173,7 @@ class FirestoreRpc:
 
     async def _call(self, method: str, request: Message) -> Message:
         try:
-            return await (await self._started(method, request))
+            return _read(await (await self._started(method, request)))
         except asyncio.CancelledError:
             self._raise_if_closed()
             raise
@@ -220,11 +220,18 @@ class FirestoreRpc:
         )
 
 
+def _read(message: Message | None) -> Message:
+    """gRPC gives None for bytes that are no message."""
+    if message is None:
+        raise JournalUnavailable("Firestore: an answer came that cannot be read")
+    return message
+
+
 async def _told(call: Any) -> AsyncGenerator[Message, None]:
     """The messages of a call, which ends with this."""
     try:
         async for message in call:
-            yield message
+            yield _read(message)
     except grpc.aio.AioRpcError as failed:
         raise failure(failed.code(), failed.details()) from None
     finally:
