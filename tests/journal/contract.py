@@ -550,6 +550,11 @@ class Privates(Fixtures):
         assert await b.private(KEY, "t1", NOW) == {"step.model": '"one"', "checkpoint": "2"}
         assert await b.private(SessionKey("ann", "s"), "t1", NOW) == {}
 
+    async def test_a_stream_s_private_text_is_none_of_a_turn_called_stream(self, a: Journal) -> None:
+        await self.write(a, private("auth", "1", "stream.st1"), private("x", "2", "stream"))
+        assert await a.private(KEY, "stream", NOW) == {"x": "2"}
+        assert await a.private(KEY, "stream.st1", NOW) == {"auth": "1"}
+
     async def test_a_later_text_replaces_and_none_deletes(self, a: Journal) -> None:
         await self.write(a, private("x", "1"), private("y", "2"))
         await self.write(a, private("x", "3"), private("y", None), private("z", None))

@@ -157,7 +157,8 @@ class FirestoreJournal:
     async def private(self, key: SessionKey, turn: str, now: int) -> dict[str, str]:
         first, end = (self._name(key, path) for path in docs.private_range(turn))
         query = wire.between(self._name(key), "private", first, end)
-        return docs.private_texts([wire.decode(found.fields) for found in await self._rpc.query(query)], now)
+        found = [wire.decode(document.fields) for document in await self._rpc.query(query)]
+        return docs.private_texts([fields for fields in found if fields["turn"] == turn], now)
 
     async def turn(self, key: SessionKey, turn: str) -> TurnRecord | None:
         (found,) = await self._rpc.get(self._name(key, docs.turn_path(turn)))
