@@ -122,6 +122,8 @@ def load_credentials(name: str) -> dict[str, Shared]:
 
 
 def _as_source(name: object, source: object) -> Source:
+    if isinstance(source, type):
+        raise TypeError(f"{name!r} is a class, expected one made of it")
     if not inspect.iscoroutinefunction(getattr(source, "fetch", None)):
         raise TypeError(f"{name!r} is {type(source).__name__}, which has no async method fetch")
     return cast(Source, source)

@@ -163,6 +163,16 @@ async def test_an_error_that_a_callback_answers_is_an_answer(rig: Rig, kit: Kit)
     assert answers[0]["functionResponse"]["response"] == {"mended": "ValueError: out of order"}
 
 
+async def test_a_call_that_is_not_allowed_is_refused_and_the_agent_told(rig: Rig, kit: Kit) -> None:
+    rules = {"transfer": Rule(allow=lambda principal, arguments: principal.uid == "bob" or arguments["amount"] < 3)}
+    one = rig.instance(kit.made(rules=rules))
+    await one.play('/parallel transfer {"amount": 5} transfer {"amount": 2}\n/say 1')
+    refused, made = (await one.record()).tools
+    assert refused.error
+    assert (refused.error.code, made.status) == ("forbidden", "ok")
+    assert list(kit.ledger.values()) == [2]
+
+
 async def test_a_sync_tool_runs_beside_the_event_loop(rig: Rig, kit: Kit) -> None:
     ran: list[threading.Thread] = []
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from legato import errors
-from legato.app import load_agents
+from legato.app import load_agents, load_credentials
 from legato.cli import main
 from legato.client import LegatoClient
 from legato.dev.supervisor import Dev
@@ -26,8 +26,8 @@ from legato.turn import TRANSITIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 README, PROTOCOL = (ROOT / "README.md").read_text(), (ROOT / "PROTOCOL.md").read_text()
-ADK, MODELS = ((ROOT / "docs" / name).read_text() for name in ("adk.md", "models.md"))
-BLOCKS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", README + ADK + MODELS, re.DOTALL))
+ADK, MODELS, CREDENTIALS = ((ROOT / "docs" / name).read_text() for name in ("adk.md", "models.md", "credentials.md"))
+BLOCKS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", README + ADK + MODELS + CREDENTIALS, re.DOTALL))
 TURN = {"turn": "t", "input": "Hello"}
 CALLER = {"Authorization": "Bearer dev:me"}
 
@@ -51,12 +51,23 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
-@pytest.mark.parametrize("name", ["bank", "byhand", "plain", "steps", "team", "guide"])
+@pytest.mark.parametrize("name", ["bank", "byhand", "plain", "steps", "guarded", "team", "guide"])
 def test_an_agent_of_the_readme_is_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "k")
     imported(name, tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     assert load_agents(f"{name}:agent")
+
+
+def test_the_credentials_of_the_docs_are_sources_and_its_agent_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("REFRESH_TOKEN", "CLIENT_ID", "CLIENT_SECRET"):
+        monkeypatch.setenv(name, "x")
+    imported("tokens", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(load_credentials("tokens:credentials")) == ["reports", "storage", "calendar"]
+    assert load_agents("tokens:agent")
 
 
 async def test_what_the_wire_of_the_readme_has_done_is_known_after_its_process(
