@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from engine.rig import KEY, Client, Instance, Puppet, Rig, unbroken
+from engine.rig import KEY, PATIENCE, Client, Instance, Puppet, Rig, eventually, unbroken
 from legato import sse
+from legato.agents import Turn
 from legato.errors import NotFound
 from legato.events import Cursor, Record
 from legato.journal import SessionKey
@@ -37,13 +38,20 @@ def numbers(messages: list[sse.Message]) -> list[int]:
     return [Record.of(message.data).seq for message in messages if message.id]
 
 
+async def say(turn: Turn) -> None:
+    await turn.text("word")
+
+
 class Side:
-    """A turn that runs at `owner`, and the instance whose stream is read: there, or at another one."""
+    """A turn that runs at `owner`, and the instance whose stream is read: there, or at another one.
+
+    No ping comes while a token lasts: a stream has to look up by itself.
+    """
 
     def __init__(self, rig: Rig, where: str) -> None:
         self.puppet = Puppet()
-        self.owner = rig.instance(self.puppet)
-        self.reads = self.owner if where == "here" else rig.instance(self.puppet)
+        self.owner = rig.instance(self.puppet, ping=PATIENCE)
+        self.reads = self.owner if where == "here" else rig.instance(self.puppet, ping=PATIENCE)
         self.other = rig.instance(self.puppet)
 
     async def follow(self, life: int = LIFE, cursor: Cursor | None = None) -> Client:
@@ -146,6 +154,17 @@ async def test_a_long_poll_is_answered_before_its_token_ends(rig: Rig, where: st
     assert answer == {"events": [], "cursor": str(at), "more": True}
 
 
+async def test_a_client_that_leaves_leaves_nothing_behind(side: Side) -> None:
+    client = await side.begin()
+    await client.until("auth.expiring")
+    document = (KEY, f"stream.{client.id}", side.reads.clock())
+    assert await side.other.journal.private(*document)
+    await client.leave()
+    async with asyncio.timeout(PATIENCE):
+        while await side.other.journal.private(*document):  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+
+
 class Told:
     """A verifier for which nobody stands who is in `fallen`."""
 
@@ -170,3 +189,14 @@ async def test_a_caller_that_stands_no_more_loses_its_streams_and_its_turn_goes_
     for client in clients:
         assert closed(await client.end()) == {"reason": "auth", "retry_ms": 0}
     assert KEY in instance.engine.live
+
+
+async def test_an_instance_that_closes_asks_about_nobody_any_more(rig: Rig) -> None:
+    instance = rig.instance(say, auth_check=60)
+    await instance.play()
+    before = asyncio.all_tasks()
+    client = await instance.follow(turn=None, start=True, caller=ann(instance, HOUR))
+    await client.until("turn.completed")
+    await client.leave()
+    instance.gateway.close()
+    await eventually(lambda: asyncio.all_tasks() <= before)

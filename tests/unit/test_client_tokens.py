@@ -14,14 +14,17 @@ EXPIRING = sse.control("auth.expiring", {"expires_at": 99})
 
 
 class Expiring:
-    """A stream that tells of its token's end, and goes on to its own when `given` is set: by the last of `answers`."""
+    """A stream that tells of its token's end, twice, and goes on to its own when `given` is set.
+
+    The last of `answers` to its client's other requests does that.
+    """
 
     def __init__(self, *answers: Answer) -> None:
         self.given = asyncio.Event()
         self.script = [self._stream, *answers[:-1], *([self._last(answers[-1])] if answers else [])]
 
     async def _stream(self, writer: asyncio.StreamWriter) -> None:
-        writer.write(head(200, "text/event-stream", Legato_Stream="st_1") + frames(TURN[:2]) + EXPIRING)
+        writer.write(head(200, "text/event-stream", Legato_Stream="st_1") + frames(TURN[:2]) + EXPIRING + EXPIRING)
         await writer.drain()
         await self.given.wait()
         writer.write(b"".join(map(sse.frame, TURN[2:])))
@@ -72,17 +75,18 @@ async def test_a_stream_that_takes_no_token_is_read_on(answers: list[Answer]) ->
     assert [request.path for request in server.requests][1:] == ["/v1/sessions/s_1/auth"] * len(answers)
 
 
-async def test_a_token_that_cannot_be_had_is_no_failure_of_the_stream() -> None:
+async def test_a_token_that_cannot_be_had_is_no_failure_of_the_stream(caplog: pytest.LogCaptureFixture) -> None:
     expiring = Expiring()
     tokens = Tokens(refused=expiring.given)
     async with serving(*expiring.script) as server:
         run, _ = await play(server, token=tokens)
     assert (run.state, len(server.requests), tokens.asked) == (FINAL, 1, [False, True])
+    assert "st_1: RuntimeError('signed out')" in caplog.text
 
 
 async def test_the_one_token_there_is_is_not_brought_again() -> None:
     expiring = Expiring()
-    expiring.given.set()
+    asyncio.get_running_loop().call_later(0.1, expiring.given.set)
     async with serving(*expiring.script) as server:
         run, _ = await play(server, token="dev:ann")
     assert (run.state, len(server.requests)) == (FINAL, 1)
