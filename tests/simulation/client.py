@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from random import Random
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from legato.errors import LegatoError, NotFound, SequenceGap, TurnGone
 from legato.events import SHOWN_EARLY, Cursor, Record
 from legato.gateway import Gateway
 from legato.journal import SessionKey
+from legato.principal import Principal
 from legato.stream import Stream
 from legato.turn import SessionState, reduce, restore
 from simulation.watch import Watch
@@ -73,6 +74,8 @@ class Server(Protocol):
 
     name: str
     gateway: Gateway
+
+    def clock(self) -> int: ...
 
     async def ask(self, work: Any) -> Any: ...
 
@@ -142,12 +145,24 @@ class Client:
             self._watch.gone(self.name, turn)
 
     async def _follow(self, server: Server, asked: dict[str, Any]) -> None:
-        stream = await server.ask(server.gateway.follow(self._key, **asked))
+        stream = await server.ask(server.gateway.follow(self._key, **asked, caller=self._token(server)))
         if stream is None:
             self._ended(asked["turn"])
         else:
             self._forget(asked["start"])
-            await self.read(server.open(stream))
+            await self.read(server.open(stream), stream.id)
+
+    def _token(self, server: Server) -> Principal:
+        """One that ends soon, or never."""
+        life = self._random.choice((None, 2_000, 15_000))
+        return Principal(self._key.uid, life and server.clock() + life)
+
+    async def _renew(self, stream: str) -> None:
+        """Brings a fresh token to whichever instance, or to none."""
+        server = self._choose()
+        if self._random.random() < 0.7:
+            with suppress(LegatoError, TimeoutError, ConnectionError):
+                await server.ask(server.gateway.prolong(self._key, stream, self._token(server)))
 
     async def _poll(self, server: Server, asked: dict[str, Any]) -> None:
         answer = await server.ask(server.gateway.poll(self._key, **asked, wait=self._random.choice((0.0, 3.0))))
@@ -160,14 +175,16 @@ class Client:
         for event in answer["events"]:
             self._take(Record.of(to_json(event).decode()))
 
-    async def read(self, pipe: Pipe) -> None:
-        """Reads one stream to its end, or as far as it goes."""
+    async def read(self, pipe: Pipe, stream: str = "") -> None:
+        """Reads one stream to its end, or as far as it goes; `stream` is what it is called where its token ends."""
         decoder = sse.Decoder()
         self.pipe = pipe
         try:
             while self._day.is_set() and (chunk := await pipe.read()) is not None:
                 for message in decoder.feed(chunk):
                     self._see(message)
+                    if message.event == "auth.expiring":
+                        await self._renew(stream)
                 if self._pace and not self.hurried:
                     await asyncio.sleep(self._random.uniform(0, self._pace))
         finally:
