@@ -27,9 +27,17 @@ def key() -> str:
     return made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
 class Issuer:
     """`POST /token` gives `token-1`, `token-2` ... for `life` seconds each, or what `refusal` says; `/api` takes those
-    that still count, but for those `revoked`, and answers 401 to all others. `grants` and `requests` are what came."""
+    that still count, but for those `revoked`, and answers 401 to all others. `grants` and `requests` are what came.
+
+    While `open` is not set whoever asks for a token stands; `reached` tells that somebody has.
+    """
 
     def __init__(self, life: float = 3600) -> None:
         self.life = life
@@ -37,12 +45,11 @@ class Issuer:
         self.revoked: set[str] = set()
         self.grants: list[dict[str, str]] = []
         self.requests: list[tuple[str, bytes]] = []
-        self.open = Event()
+        self.open, self.reached = Event(), Event()
         self.open.set()
         self._expiries: dict[str, float] = {}
         self._lock = Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property
@@ -63,6 +70,7 @@ class Issuer:
         return [token for token, _ in self.requests]
 
     def grant(self, asked: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+        self.reached.set()
         self.open.wait(30)
         with self._lock:
             self.grants.append(dict(asked))

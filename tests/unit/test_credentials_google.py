@@ -79,7 +79,7 @@ async def test_a_refresh_that_was_given_up_is_joined_and_not_made_beside(issuer:
     source = refreshing(issuer)
     issuer.open.clear()
     given_up = asyncio.create_task(source.fetch())
-    await asyncio.sleep(0)
+    assert await asyncio.to_thread(issuer.reached.wait, 5)
     given_up.cancel()
     await asyncio.wait({given_up})
     again = asyncio.create_task(source.fetch())
