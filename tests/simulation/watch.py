@@ -6,7 +6,7 @@ What must hold is stated here, in the words of PROTOCOL.md and design.md; what d
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from legato.engine.records import origin_of, record_of
@@ -28,6 +28,7 @@ class Watch:
         self.log: list[Record] = []
         self.folds = [SessionState(key.session)]
         self.calls: set[str] = set()
+        self.forbidden: set[str] = set()
         self.cancelled: set[str] = set()
         self.entered: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
@@ -113,6 +114,7 @@ class Watch:
         self.holds(ran_out or not begins, "a lease is taken when it has run out", segment, lease)
         self.note("journal", segment.first, segment.last, "epoch", segment.epoch, segment.turn, segment.commit)
         self._written.append(f"{segment.commit} {segment.events}")
+        self._refusals(segment.records())
         for record in segment.records():
             self._event(record)
 
@@ -149,6 +151,14 @@ class Watch:
         elif record.type == "approval.resolved":
             self._resolved(record.turn, fields["request"], fields["approved"])
 
+    def _refusals(self, together: Sequence[Record]) -> None:
+        """A call that is not allowed is durable with its refusal."""
+        made = {record.fields()["call"] for record in together if record.type == "tool.call"}
+        for record in together:
+            if record.type == "tool.result" and record.fields().get("error", {}).get("code") == "forbidden":
+                self.holds(record.fields()["call"] in made, "a refusal is durable with its call", record)
+                self.forbidden.add(self._tool_key(record.turn, record.fields()["call"]))
+
     def _resolved(self, turn: str, request: str, approved: bool) -> None:
         self.decided(turn, request, approved)
         if approved:
@@ -175,6 +185,7 @@ class Watch:
         self.note(who, "enters", key, effect)
         self.entered[key] += 1
         self.holds(key in self.calls, "a tool is entered when its call is durable", key)
+        self.holds(key not in self.forbidden, "what is not allowed is not entered", key)
         self.holds(not asked or key in self._granted, "what needs an approval runs when it is given", key)
         self.holds(live, "an owner past its lease starts no tool", who, key)
         if effect == "once":

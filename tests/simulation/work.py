@@ -18,6 +18,7 @@ from legato.agents.loop import Agent
 from legato.errors import ToolFailed
 from legato.models import AssistantMessage, ModelEvent, ModelRequest, ToolMessage
 from legato.models.scripted import ScriptedModel
+from legato.principal import Principal
 from legato.tools import Tool, ToolContext, tool
 
 
@@ -92,7 +93,18 @@ async def wire(before: float, after: float, *, key: str) -> str:
     return await _use(key, "once", before, after, asked=True)
 
 
-TOOLS: tuple[Tool, ...] = (lookup, slow, transfer, transfer, pay, wire)
+async def _may(principal: Principal, arguments: dict[str, Any]) -> bool:
+    """Takes its time; no more than half of a call may come before its effect."""
+    await asyncio.sleep(arguments["after"] / 10)
+    return bool(arguments["before"] <= arguments["after"])
+
+
+@tool(effect="once", timeout=TIMEOUT, allow=_may)
+async def refund(before: float, after: float, *, key: str) -> str:
+    return await _use(key, "once", before, after)
+
+
+TOOLS: tuple[Tool, ...] = (lookup, slow, transfer, transfer, pay, refund, wire)
 NAMED = {each.name: each for each in TOOLS}
 DURATIONS = (0.0, 0.05, 0.05, 0.4, 0.4, 1.5, 3.0, 12.0, 18.0, 18.0, 22.0)
 
@@ -199,7 +211,7 @@ async def _call(turn: Turn, use: Use) -> None:
     try:
         await turn.call(NAMED[use.tool], **use.arguments)
     except ToolFailed as failed:
-        if failed.code not in ("timeout", "denied", "outcome_unknown"):
+        if failed.code not in ("timeout", "denied", "outcome_unknown", "forbidden"):
             raise
 
 
