@@ -118,7 +118,7 @@ class Tool:
         try:
             async with asyncio.timeout(ALLOW_SECONDS):
                 said = await _called(_JUDGES, self.allow, principal, values)
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # the latter two would end the process
             log.error("tool %s: allow failed, and the call is refused: %s", self.name, type(error).__name__)
             return False
         if not isinstance(said, bool):

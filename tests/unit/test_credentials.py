@@ -32,7 +32,7 @@ class Mint:
     def __init__(self, clock: Clock, life: int | None = HOUR) -> None:
         self.clock, self.life = clock, life
         self.fetches = 0
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self.open = asyncio.Event()
         self.open.set()
 
@@ -161,6 +161,12 @@ async def test_one_refused_token_is_fetched_anew_once_for_all_who_were_refused(s
     given = await asyncio.gather(*(shared.instead_of(refused) for _ in range(20)))
     late = await shared.instead_of(refused)
     assert ({token.value for token in [*given, late]}, mint.fetches) == ({"secret-2"}, 2)
+
+
+async def test_a_source_that_exits_ends_no_process(shared: Shared, mint: Mint) -> None:
+    mint.failure = SystemExit(1)
+    with pytest.raises(ToolFailed, match="SystemExit"):
+        await shared.token()
 
 
 async def test_nothing_of_a_failing_source_or_a_token_is_told(

@@ -78,6 +78,13 @@ async def test_an_allow_that_fails_refuses_and_its_words_are_not_logged(caplog: 
     assert "a-private-name" not in caplog.text
 
 
+async def test_an_allow_that_exits_refuses_and_ends_no_process() -> None:
+    async def allow(_: Principal, arguments: dict[str, Any]) -> bool:
+        raise SystemExit(1)
+
+    assert not await asyncio.create_task(made(allow).allows(ANN, {"amount": 2}))
+
+
 async def test_an_allow_that_is_late_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("legato.tools.ALLOW_SECONDS", 0.05)
 

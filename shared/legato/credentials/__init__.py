@@ -95,7 +95,7 @@ class Shared:
             self._take(token)
         except ToolFailed as failed:
             self._failed(failed.code, failed.message)
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # the latter two would end the process
             self._failed(*self._unavailable(type(error).__name__))
         else:
             return token
