@@ -14,9 +14,13 @@ from typing import cast
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
+import httpx
+
 from legato.agents import AgentFunction
 from legato.agents.adapt import as_agent
 from legato.auth import Developers, Verifier
+from legato.auth.app_check import app_check
+from legato.auth.firebase import emulated, firebase
 from legato.credentials import Shared, Source
 from legato.engine.run import Engine
 from legato.engine.runtime import Runtime
@@ -66,7 +70,7 @@ class App:
 
 
 def build(settings: Settings) -> App:
-    """Wires one process. Raises SettingsError when the agent or the credentials cannot be imported."""
+    """Wires one process. Raises SettingsError when what the settings name cannot be imported."""
     instance = f"{socket.gethostname()}-{os.getpid()}-{nonce()[:6]}"
     journal = open_journal(settings)
     credentials = load_credentials(settings.credentials)
@@ -75,7 +79,7 @@ def build(settings: Settings) -> App:
     )
     agents = load_agents(settings.agent)
     engine = Engine(runtime, agents, default=next(iter(agents)))
-    verifier = Developers(now)
+    verifier = open_verifier(settings)
     gateway, sweeper = Gateway(runtime, engine, verifier), Sweeper(runtime, engine)
     return App(settings, verifier, instance, gateway, engine, sweeper, journal, Watchdog())
 
@@ -96,6 +100,34 @@ def open_journal(settings: Settings) -> Journal:
     if url.scheme == "sqlite":
         return SqliteJournal(unquote(url.path[1:]), clock=now)
     return FirestoreJournal(url.netloc, url.path.removeprefix("/"), emulator=settings.emulator or None)
+
+
+def open_verifier(settings: Settings) -> Verifier:
+    """Nothing is kept open between its requests, so that there is nothing to close."""
+    http = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
+    kind, _, project = settings.auth.partition(":")
+    if settings.auth == "dev":
+        verifier: Verifier = Developers(now)
+    elif kind != "firebase":
+        verifier = load_verifier(settings.auth)
+    elif settings.auth_emulator:
+        verifier = emulated(project, http, now, settings.auth_emulator)
+    else:
+        verifier = firebase(project, http, now)
+    return verifier if settings.app_check == "off" else app_check(settings.app_check, verifier, http, now)
+
+
+def load_verifier(name: str) -> Verifier:
+    """`module:attribute` is a verifier, or what gives one when it is called: a class, a function."""
+    try:
+        found = _imported(name)
+        if inspect.isclass(found) or inspect.isfunction(found):
+            found = found()
+        if missing := [method for method in ("verify", "stands") if not _is_async(found, method)]:
+            raise TypeError(f"{type(found).__name__} has no async method {missing[0]}")
+    except (ImportError, AttributeError, TypeError) as wrong:
+        raise SettingsError(f"LEGATO_AUTH={name!r}: {wrong}") from wrong
+    return cast(Verifier, found)
 
 
 def load_agents(name: str) -> dict[str, AgentFunction]:
@@ -124,9 +156,13 @@ def load_credentials(name: str) -> dict[str, Shared]:
 def _as_source(name: object, source: object) -> Source:
     if isinstance(source, type):
         raise TypeError(f"{name!r} is a class, expected one made of it")
-    if not inspect.iscoroutinefunction(getattr(source, "fetch", None)):
+    if not _is_async(source, "fetch"):
         raise TypeError(f"{name!r} is {type(source).__name__}, which has no async method fetch")
     return cast(Source, source)
+
+
+def _is_async(found: object, method: str) -> bool:
+    return inspect.iscoroutinefunction(getattr(found, method, None))
 
 
 def _imported(name: str) -> object:

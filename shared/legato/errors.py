@@ -116,6 +116,12 @@ class Unauthorized(LegatoError):
     code = "unauthorized"
 
 
+class KeysUnavailable(LegatoError):
+    """Whether the caller's token counts cannot be told now, for want of the keys to verify it with: ask again."""
+
+    code = "keys_unavailable"
+
+
 class TurnGone(LegatoError):
     """The session no longer knows this turn: start a new one with `retry_of`."""
 

@@ -18,6 +18,7 @@ Seconds = Annotated[float, Field(gt=0, le=30 * 86400)]
 Bytes = Annotated[int, Field(gt=0)]
 RESEMBLES = 0.85
 """From 0 to 1: how alike a name must be to that of a setting to be taken for a slip of the pen."""
+_ATTRIBUTE = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 
 
 def _journal(value: str) -> str:
@@ -30,13 +31,20 @@ def _journal(value: str) -> str:
 
 
 def _auth(value: str) -> str:
-    if value != "dev":
-        raise ValueError("expected dev")
+    known = r"dev|firebase:[a-z][a-z0-9-]{2,28}[a-z0-9]|(?!firebase:)" + _ATTRIBUTE
+    if not re.fullmatch(known, value):
+        raise ValueError("expected dev, firebase:PROJECT or MODULE:ATTRIBUTE")
+    return value
+
+
+def _app_check(value: str) -> str:
+    if not re.fullmatch(r"off|[0-9]{1,20}", value, re.ASCII):
+        raise ValueError("expected off, or the project's number")
     return value
 
 
 def _agent(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", value):
+    if not re.fullmatch(_ATTRIBUTE, value):
         raise ValueError("expected MODULE:ATTRIBUTE")
     return value
 
@@ -75,10 +83,12 @@ class Settings(BaseSettings):
 
     journal: Annotated[str, AfterValidator(_journal)] = "sqlite:///.legato/journal.sqlite"
     auth: Annotated[str, AfterValidator(_auth)] = "dev"
+    app_check: Annotated[str, AfterValidator(_app_check)] = "off"
     agent: Annotated[str, AfterValidator(_agent)] = "legato.demo:agent"
     credentials: Annotated[str, AfterValidator(_credentials)] = ""
     origins: Annotated[str, NoDecode, AfterValidator(_origins)] = ""
     emulator: Annotated[str, Field(validation_alias="FIRESTORE_EMULATOR_HOST")] = ""
+    auth_emulator: Annotated[str, Field(validation_alias="FIREBASE_AUTH_EMULATOR_HOST")] = ""
     k_service: Annotated[str, Field(validation_alias="K_SERVICE")] = ""
 
     ping: Seconds = 8
@@ -111,7 +121,7 @@ class Settings(BaseSettings):
 def read_settings() -> Settings:
     """Reads the environment. Raises SettingsError with the variable's name and what was expected.
 
-    The platform sets `K_SERVICE`: there the laptop's `dev` identity is refused.
+    The platform sets `K_SERVICE`: there the laptop's `dev` identity is refused, and so is the emulator's.
     """
     try:
         settings = Settings()
@@ -122,6 +132,10 @@ def read_settings() -> Settings:
         raise SettingsError("; ".join(lines))
     if settings.auth == "dev" and settings.k_service:
         raise SettingsError("LEGATO_AUTH='dev': anyone could be anyone; it is refused where K_SERVICE is set")
+    if settings.auth_emulator and settings.k_service:
+        raise SettingsError(
+            "FIREBASE_AUTH_EMULATOR_HOST: its tokens are not signed; it is refused where K_SERVICE is set"
+        )
     return settings
 
 

@@ -85,11 +85,12 @@ Opening = AbstractAsyncContextManager[Answer]
 
 
 class Caller:
-    """`Bearer dev:{name}` at one instance. Every request has a connection of its own and no retries."""
+    """`Bearer dev:{name}`, or another `token`, at one instance. Every request has a connection of its own and no
+    retries."""
 
-    def __init__(self, url: str, name: str = "ann") -> None:
+    def __init__(self, url: str, name: str = "ann", token: str | None = None) -> None:
         self.url = url
-        self._headers = {"Authorization": f"Bearer dev:{name}"}
+        self._headers = {"Authorization": f"Bearer {token or f'dev:{name}'}"}
 
     @asynccontextmanager
     async def open(

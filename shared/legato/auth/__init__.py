@@ -15,7 +15,8 @@ class Verifier(Protocol):
     """Tells who calls, by a request's headers (their names in lower case)."""
 
     async def verify(self, headers: Mapping[str, str]) -> Principal:
-        """Raises Unauthorized with what a caller has to do, and never with anything of a token."""
+        """Raises Unauthorized with what a caller has to do, and never with anything of a token. Raises KeysUnavailable
+        when that cannot be told now."""
 
     async def stands(self, principal: Principal) -> bool:
         """False once a caller that was let in may read no more, whatever its token says: it was deleted, or its tokens

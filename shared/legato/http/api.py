@@ -15,14 +15,14 @@ from pydantic import BaseModel, ConfigDict, JsonValue, StringConstraints
 from legato import sse
 from legato.auth import Verifier
 from legato.engine.run import StartTurn
-from legato.errors import Invalid
+from legato.errors import Invalid, Unauthorized
 from legato.events import Cursor, Id
 from legato.gateway import NONSENSE, Gateway
 from legato.http import cors, inputs
 from legato.http.message import Answer, Request, json_answer
 from legato.http.problems import RETRY_AFTER, Unserved, problem
 from legato.journal import Place, SessionKey
-from legato.principal import Principal
+from legato.principal import Principal, names_a_place
 from legato.settings import Settings
 from legato.stream import Stream
 
@@ -117,7 +117,7 @@ def failed(request: Request, error: Exception) -> Answer:
 async def _answer(served: Served, request: Request, linger: Callable[[], None]) -> Answer:
     try:
         route, ids = _find(request)
-        principal = await served.verifier.verify(request.headers) if route.private else Principal("")
+        principal = await _caller(served.verifier, request) if route.private else Principal("")
         for name, value in ids.items():
             inputs.identifier(value, name)
         if request.method != "POST":
@@ -125,6 +125,13 @@ async def _answer(served: Served, request: Request, linger: Callable[[], None]) 
         return await route.handler(Call(served.gateway, served.settings, request, principal, ids, linger))
     except Exception as error:
         return failed(request, error)
+
+
+async def _caller(verifier: Verifier, request: Request) -> Principal:
+    principal = await verifier.verify(request.headers)
+    if not names_a_place(principal.uid):
+        raise Unauthorized("no session can be kept under this user's id")
+    return principal
 
 
 async def _start(call: Call) -> Answer:

@@ -23,6 +23,7 @@ _STATUS: Final[Mapping[type[errors.LegatoError], int]] = {
     errors.Draining: 503,
     errors.NoRoom: 503,
     errors.JournalUnavailable: 503,
+    errors.KeysUnavailable: 503,
 }
 _DETAIL: Final[Mapping[type[errors.LegatoError], str]] = {
     errors.JournalUnavailable: "the journal does not answer; nothing that was stored is lost, try again",
