@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from harness import Caller
+from harness.caller import is_documented
 
 JSON = {"Content-Type": "application/json"}
 
@@ -22,7 +23,9 @@ async def send(
     body = content if isinstance(content, bytes) else _chunks(content)
     sent = {"Authorization": "Bearer dev:ann", **headers}
     async with httpx.AsyncClient(trust_env=False, verify=False, timeout=30) as http:
-        return await http.request(method, f"{caller.url}{path}", content=body, headers=sent)
+        answer = await http.request(method, f"{caller.url}{path}", content=body, headers=sent)
+    is_documented(answer)
+    return answer
 
 
 async def _chunks(parts: Iterable[bytes]) -> AsyncIterator[bytes]:

@@ -14,10 +14,23 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Discriminator, JsonValue, StringConstraints, Tag, TypeAdapter
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    JsonValue,
+    StringConstraints,
+    Tag,
+    TypeAdapter,
+    WithJsonSchema,
+)
 
 ID_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
-Id = Annotated[str, StringConstraints(pattern=rf"\A{ID_PATTERN}\z")]
+Id = Annotated[
+    str,
+    StringConstraints(pattern=rf"\A{ID_PATTERN}\z"),
+    WithJsonSchema({"type": "string", "pattern": f"^{ID_PATTERN}$"}),
+]
 Effect = Literal["read", "idempotent", "once"]
 Usage = dict[str, int]
 

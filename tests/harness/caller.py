@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from harness.documented import undocumented
 from legato.events import TERMINAL
 from legato.sse import Decoder, Message
 
@@ -81,6 +82,14 @@ class Answer:
         return json.loads(await self._response.aread())
 
 
+def is_documented(response: httpx.Response) -> None:
+    """Of an instance's own answers; a hop has its own."""
+    if "legato-instance" in response.headers:
+        asked, kind = response.request, response.headers.get("content-type", "")
+        body = response.content if response.is_stream_consumed else None
+        assert not (wrong := undocumented(asked.method, asked.url.path, response.status_code, kind, body)), wrong
+
+
 Opening = AbstractAsyncContextManager[Answer]
 
 
@@ -110,6 +119,7 @@ class Caller:
                 method, path, json=body, params=params, headers={**self._headers, **(headers or {})}
             ) as response,
         ):
+            is_documented(response)
             yield Answer(response)
 
     def start(self, session: str, input: Any, turn: str | None = None, **fields: Any) -> Opening:  # noqa: A002
@@ -126,7 +136,9 @@ class Caller:
         """A whole answer. Header names are written with underscores."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         async with httpx.AsyncClient(base_url=self.url, trust_env=False, verify=False, timeout=60) as http:
-            return await http.request(method, path, json=body, headers={**self._headers, **named})
+            response = await http.request(method, path, json=body, headers={**self._headers, **named})
+        is_documented(response)
+        return response
 
     async def begin(self, session: str, input: Any, turn: str | None = None, **fields: Any) -> httpx.Response:  # noqa: A002
         """`POST .../turns` without a stream: 202 with the turn."""

@@ -12,8 +12,9 @@ from pydantic import JsonValue, TypeAdapter
 from legato.errors import Invalid, TooLarge
 from legato.events import Event, TurnStarted
 from legato.http import inputs
-from legato.http.api import JSON, StartBody
+from legato.http.bodies import StartBody
 from legato.http.message import Request
+from legato.http.openapi import JSON
 from legato.http.problems import Unserved
 from legato.sse import MEDIA_TYPE
 

@@ -5,32 +5,29 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Annotated, Final, Literal, Protocol
-
-from pydantic import BaseModel, ConfigDict, JsonValue, StringConstraints
+from functools import cache
+from typing import Any, Final, Protocol
 
 from legato import sse
 from legato.auth import Verifier
 from legato.engine.run import StartTurn
 from legato.errors import Invalid, Unauthorized
-from legato.events import Cursor, Id
+from legato.events import Cursor
 from legato.gateway import NONSENSE, Gateway
-from legato.http import cors, inputs
+from legato.http import cors, inputs, operations
+from legato.http.bodies import AuthBody, CancelBody, DecisionBody, StartBody
 from legato.http.message import Answer, Request, json_answer
-from legato.http.problems import RETRY_AFTER, Unserved, problem
-from legato.journal import Place, SessionKey
+from legato.http.openapi import JSON, document
+from legato.http.problems import RETRY_AFTER, problem
+from legato.http.routing import Call, Route, find
+from legato.journal import Place
 from legato.principal import Principal, names_a_place
 from legato.settings import Settings
 from legato.stream import Stream
 
 log = logging.getLogger("legato.http")
-
-JSON: Final = "application/json"
-LONGEST_WAIT: Final = 60.0
-_NEWEST: Final = 10**16 - 1
 
 
 class Served(Protocol):
@@ -46,54 +43,6 @@ class Served(Protocol):
     def instance(self) -> str: ...
     async def drain(self) -> None: ...
     async def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One request whose route and caller are known; `ids` are those of its path, by name."""
-
-    gateway: Gateway
-    settings: Settings
-    request: Request
-    principal: Principal
-    ids: Mapping[str, str]
-    linger: Callable[[], None]
-    """Called before anything has begun, by a request whose answer takes its time."""
-
-    @property
-    def key(self) -> SessionKey:
-        return SessionKey(self.principal.uid, self.ids["session"])
-
-    def query(self, *allowed: str) -> dict[str, str]:
-        return inputs.query(self.request.query, frozenset(allowed))
-
-    def accepted(self, *offers: str) -> str:
-        return inputs.accepted(self.request.headers.get("accept", ""), offers)
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class StartBody(_Strict):
-    input: JsonValue
-    turn: Id | None = None
-    agent: Id | None = None
-    if_active: Literal["reject", "interrupt"] = "reject"
-    retry_of: Id | None = None
-
-
-class CancelBody(_Strict):
-    reason: Annotated[str, StringConstraints(min_length=1, max_length=500)] = "cancelled"
-
-
-class DecisionBody(_Strict):
-    approved: bool
-    note: Annotated[str, StringConstraints(max_length=2000)] | None = None
-
-
-class AuthBody(_Strict):
-    stream: Id
 
 
 async def handle(served: Served, request: Request, linger: Callable[[], None] = lambda: None) -> Answer:
@@ -116,13 +65,15 @@ def failed(request: Request, error: Exception) -> Answer:
 
 async def _answer(served: Served, request: Request, linger: Callable[[], None]) -> Answer:
     try:
-        route, ids = _find(request)
+        route, ids = find(ROUTES, request)
         principal = await _caller(served.verifier, request) if route.private else Principal("")
         for name, value in ids.items():
             inputs.identifier(value, name)
-        if request.method != "POST":
+        if route.operation.body is None:
             inputs.no_body(request)
-        return await route.handler(Call(served.gateway, served.settings, request, principal, ids, linger))
+        return await route.handler(
+            Call(served.gateway, served.settings, request, principal, ids, route.operation, linger)
+        )
     except Exception as error:
         return failed(request, error)
 
@@ -136,8 +87,8 @@ async def _caller(verifier: Verifier, request: Request) -> Principal:
 
 async def _start(call: Call) -> Answer:
     call.query()
-    kind = call.accepted(sse.MEDIA_TYPE, JSON)
-    body = inputs.document(call.request, call.settings.body_bytes, StartBody)
+    kind = call.accepted()
+    body = call.body(StartBody)
     turn = _turn_id(body.turn, call.request.headers.get("idempotency-key"))
     start = StartTurn(turn, body.input, body.agent, body.if_active, body.retry_of)
     if kind == sse.MEDIA_TYPE:
@@ -159,9 +110,9 @@ def _turn_id(field: str | None, header: str | None) -> str:
 
 
 async def _events(call: Call) -> Answer:
-    fields = call.query("after", "from", "turn", "wait")
-    wait = inputs.seconds(fields, "wait", LONGEST_WAIT)
-    kind = call.accepted(JSON) if wait is not None else call.accepted(sse.MEDIA_TYPE, JSON)
+    fields = call.query()
+    wait = inputs.seconds(fields, "wait", operations.LONGEST_WAIT)
+    kind = call.accepted(JSON) if wait is not None else call.accepted()
     cursor, start = _position(fields, call.request.headers.get("last-event-id"))
     turn = inputs.identifier(fields["turn"], "query.turn") if "turn" in fields else None
     if kind == sse.MEDIA_TYPE or wait:
@@ -189,8 +140,8 @@ def _position(fields: Mapping[str, str], last_event_id: str | None) -> tuple[Cur
 
 
 async def _snapshot(call: Call) -> Answer:
-    before = inputs.number(call.query("before"), "before", 1, _NEWEST)
-    call.accepted(JSON)
+    before = inputs.number(call.query(), "before", 1, operations.NEWEST)
+    call.accepted()
     snapshot = await call.gateway.snapshot(call.key, before)
     headers = {"ETag": f'"{snapshot["cursor"]}"', "Cache-Control": "private, no-cache"}
     if _matches(call.request.headers.get("if-none-match", ""), headers["ETag"]):
@@ -204,10 +155,10 @@ def _matches(condition: str, etag: str) -> bool:
 
 
 async def _sessions(call: Call) -> Answer:
-    fields = call.query("before", "limit")
-    call.accepted(JSON)
+    fields = call.query()
+    call.accepted()
     before = _place(fields["before"]) if "before" in fields else None
-    limit = inputs.number(fields, "limit", 1, 100) or 20
+    limit = inputs.number(fields, "limit", 1, operations.MOST_SESSIONS) or 20
     return json_answer(200, await call.gateway.sessions(call.principal.uid, before, limit))
 
 
@@ -220,8 +171,8 @@ def _place(text: str) -> Place:
 
 async def _cancel(call: Call) -> Answer:
     call.query()
-    call.accepted(JSON)
-    body = inputs.document(call.request, call.settings.body_bytes, CancelBody, optional=True)
+    call.accepted()
+    body = call.body(CancelBody)
     turn = call.ids["turn"]
     ended = await call.gateway.cancel(call.key, turn, body.reason, call.principal.uid)
     return json_answer(200 if ended else 202, {"session": call.key.session, "turn": turn, "ended": ended})
@@ -229,8 +180,8 @@ async def _cancel(call: Call) -> Answer:
 
 async def _decide(call: Call) -> Answer:
     call.query()
-    kind = call.accepted(JSON, sse.MEDIA_TYPE)
-    body = inputs.document(call.request, call.settings.body_bytes, DecisionBody)
+    kind = call.accepted()
+    body = call.body(DecisionBody)
     turn, request = call.ids["turn"], call.ids["request"]
     if kind == sse.MEDIA_TYPE:
         call.linger()
@@ -245,7 +196,7 @@ async def _decide(call: Call) -> Answer:
 
 async def _auth(call: Call) -> Answer:
     call.query()
-    body = inputs.document(call.request, call.settings.body_bytes, AuthBody)
+    body = call.body(AuthBody)
     await call.gateway.prolong(call.key, body.stream, call.principal)
     return Answer(204)
 
@@ -285,37 +236,24 @@ async def _whole(stream: Stream, request: Request) -> AsyncGenerator[bytes, None
             log.exception("the stream of %r broke off", request.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    method: str
-    path: re.Pattern[str]
-    handler: Callable[[Call], Awaitable[Answer]]
-    private: bool = True
+async def _openapi(call: Call) -> Answer:
+    return json_answer(200, _document())
 
 
-def _route(method: str, path: str, handler: Callable[[Call], Awaitable[Answer]], *, private: bool = True) -> Route:
-    return Route(method, re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path)), handler, private)
+@cache
+def _document() -> Mapping[str, Any]:
+    return document(ROUTES)
 
 
 ROUTES: Final = (
-    _route("POST", "/v1/sessions/{session}/turns", _start),
-    _route("GET", "/v1/sessions/{session}/events", _events),
-    _route("POST", "/v1/sessions/{session}/turns/{turn}/cancel", _cancel),
-    _route("POST", "/v1/sessions/{session}/turns/{turn}/approvals/{request}", _decide),
-    _route("POST", "/v1/sessions/{session}/auth", _auth),
-    _route("GET", "/v1/sessions/{session}", _snapshot),
-    _route("DELETE", "/v1/sessions/{session}", _delete),
-    _route("GET", "/v1/sessions", _sessions),
-    _route("GET", "/health", _health, private=False),
+    Route("POST", "/v1/sessions/{session}/turns", _start, operations.START),
+    Route("GET", "/v1/sessions/{session}/events", _events, operations.FOLLOW),
+    Route("POST", "/v1/sessions/{session}/turns/{turn}/cancel", _cancel, operations.CANCEL),
+    Route("POST", "/v1/sessions/{session}/turns/{turn}/approvals/{request}", _decide, operations.DECIDE),
+    Route("POST", "/v1/sessions/{session}/auth", _auth, operations.PROLONG),
+    Route("GET", "/v1/sessions/{session}", _snapshot, operations.LOOK),
+    Route("DELETE", "/v1/sessions/{session}", _delete, operations.DELETE),
+    Route("GET", "/v1/sessions", _sessions, operations.LIST),
+    Route("GET", "/health", _health, operations.HEALTH, private=False),
+    Route("GET", "/openapi.json", _openapi, operations.DESCRIBE, private=False),
 )
-
-
-def _find(request: Request) -> tuple[Route, Mapping[str, str]]:
-    found = [(route, match) for route in ROUTES if (match := route.path.fullmatch(request.path))]
-    if not found:
-        raise Unserved(404, "unknown_path", "there is nothing at this path")
-    for route, match in found:
-        if route.method == request.method:
-            return route, match.groupdict()
-    allow = ", ".join(route.method for route, _ in found)
-    raise Unserved(405, "method_not_allowed", f"this path takes {allow}", {"Allow": allow})

@@ -9,6 +9,7 @@ from typing import Final
 from legato import errors
 from legato.http.message import Answer, json_answer
 
+MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER: Final = {"Retry-After": "1"}
 _STATUS: Final[Mapping[type[errors.LegatoError], int]] = {
     errors.Invalid: 422,
@@ -46,22 +47,18 @@ class Unserved(errors.LegatoError):
 
 def problem(error: Exception) -> Answer:
     """The answer to a request that ended with `error`; one that nobody raised on purpose says nothing of itself."""
-    status = status_of(error)
+    status = error.status if isinstance(error, Unserved) else status_of(type(error))
     code = error.code if isinstance(error, errors.LegatoError) else errors.LegatoError.code
     more = {name: getattr(error, name) for name in ("path", "turn") if hasattr(error, name) and status != 500}
     title = HTTPStatus(status).phrase
     fields = {"type": "about:blank", "title": title, "status": status, "detail": _detail(error, status), "code": code}
     headers = error.headers if isinstance(error, Unserved) else {}
-    return json_answer(
-        status, {**fields, **more}, {**_HEADERS.get(status, {}), **headers}, kind="application/problem+json"
-    )
+    return json_answer(status, {**fields, **more}, {**_HEADERS.get(status, {}), **headers}, kind=MEDIA_TYPE)
 
 
-def status_of(error: Exception) -> int:
-    """The HTTP status of `error`: 500 for whatever is no answer to a request."""
-    if isinstance(error, Unserved):
-        return error.status
-    return next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500)
+def status_of(kind: type[Exception]) -> int:
+    """The HTTP status of such errors: 500 for whatever is no answer to a request."""
+    return next((status for base, status in _STATUS.items() if issubclass(kind, base)), 500)
 
 
 def _detail(error: Exception, status: int) -> str:
