@@ -14,6 +14,7 @@ from legato.events import Cursor
 from legato.gateway import Decided, Gateway
 from legato.journal import Place, SessionKey, TurnRecord
 from legato.principal import Principal
+from legato.quota import Quota
 from legato.settings import Settings
 from legato.stream import Stream
 
@@ -48,6 +49,7 @@ class ScriptedGateway(Gateway):
     """`calls` is what was asked, by method; `error` is raised by every call; `stream` None is the answer 204."""
 
     def __init__(self) -> None:
+        self.quota = Quota(Settings(streams_open=0), lambda: 0)
         self.calls: list[tuple[Any, ...]] = []
         self.error: Exception | None = None
         self.stream: ScriptedStream | None = ScriptedStream([b"one", b"two"])

@@ -162,6 +162,28 @@ class InputTooLarge(LegatoError):
     code = "input_too_large"
 
 
+class TooManyTurns(LegatoError):
+    """This caller runs as many turns here as it may (`LEGATO_TURNS_ACTIVE`): wait for the end of one, or cancel one."""
+
+    code = "too_many_turns"
+
+
+class TooManyStreams(LegatoError):
+    """This caller has as many streams and long polls open here as it may (`LEGATO_STREAMS_OPEN`): close one."""
+
+    code = "too_many_streams"
+
+
+class TurnsTooFast(LegatoError):
+    """This caller begins turns faster than it may (`LEGATO_TURNS_PER_MINUTE`): ask again in `retry_after` seconds."""
+
+    code = "turns_too_fast"
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"you begin turns faster than you may; the next one may begin in {retry_after:.1f} s")
+        self.retry_after = retry_after
+
+
 class NoRoom(LegatoError):
     """This instance holds all the streams and long polls it can: nothing has begun, ask again."""
 

@@ -29,6 +29,7 @@ from legato.events import Cursor
 from legato.follow import Reader
 from legato.journal import Cancel, Decision, Place, SessionKey, Standing, TurnRecord
 from legato.principal import Principal
+from legato.quota import Quota
 from legato.stream import Looks, Stream, poll
 from legato.turn import ENDED, snapshot
 
@@ -54,14 +55,27 @@ class Gateway:
         self._engine = engine
         self._looks = Looks()
         self._admissions = Admissions(runtime, verifier)
+        self.quota = Quota(runtime.settings, runtime.clock)
 
     async def start(self, key: SessionKey, request: StartTurn) -> Started:
-        """Begins a turn or finds it by its id. Raises SessionBusy, TurnConflict, Invalid, InputTooLarge, Draining."""
+        """Begins a turn or finds it by its id: that is never refused for what its caller has here already.
+
+        Raises SessionBusy, TurnConflict, Invalid, InputTooLarge, TooManyTurns, TurnsTooFast, Draining.
+        """
         limit = self._runtime.settings.input_bytes
         size = len(to_json(request.input))
         if size > limit:
             raise InputTooLarge(f"input is {size} bytes of JSON; at most {limit} are taken")
-        return await self._engine.start(key, request)
+        feeds = {other: live.writer.feed for other, live in self._engine.live.items()}
+        running = [other for other, feed in feeds.items() if not feed.ended and feed.closed is None]
+        refusal = self.quota.refusal(key, request.turn, running)
+        if refusal and await answer(self._runtime.journal.turn, key, request.turn) is None:
+            raise refusal
+        with self.quota.starting(key, request.turn):
+            started = await self._engine.start(key, request)
+        if started.created:
+            self.quota.began(key.uid)
+        return started
 
     def attach(self, key: SessionKey, started: Started, caller: Principal | None = None) -> Stream:
         """The stream of a turn from its `turn.started` on. That of the request that began it leads."""

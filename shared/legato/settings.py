@@ -16,6 +16,8 @@ from legato.errors import SettingsError
 
 Seconds = Annotated[float, Field(gt=0, le=30 * 86400)]
 Bytes = Annotated[int, Field(gt=0)]
+Limit = Annotated[int, Field(ge=0)]
+"""0 is no limit."""
 RESEMBLES = 0.85
 """From 0 to 1: how alike a name must be to that of a setting to be taken for a slip of the pen."""
 _ATTRIBUTE = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
@@ -104,6 +106,10 @@ class Settings(BaseSettings):
     sweep_seconds: Annotated[float, Field(gt=0, le=1700)] = 240
     partial: Literal["keep", "discard"] = "keep"
     drain: Annotated[float, Field(ge=0, le=6)] = 5
+
+    turns_active: Limit = 20
+    streams_open: Limit = 100
+    turns_per_minute: Limit = 60
 
     input_bytes: Annotated[int, Field(gt=0, le=256 * 1024)] = 256 * 1024
     text_bytes: Annotated[int, Field(gt=0, le=512 * 1024)] = 512 * 1024

@@ -45,7 +45,8 @@ KEY = SessionKey("ann", "s1")
 PATIENCE = 10.0
 """Seconds after which a test that waits has failed."""
 
-SHORT: dict[str, Any] = {"flush": 0.02, "lease": 6, "pending_seconds": 0.2, "ping": 0.2}
+UNLIMITED: dict[str, Any] = {"turns_active": 0, "streams_open": 0, "turns_per_minute": 0}
+SHORT: dict[str, Any] = {"flush": 0.02, "lease": 6, "pending_seconds": 0.2, "ping": 0.2} | UNLIMITED
 
 
 class Clock:

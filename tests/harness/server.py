@@ -119,9 +119,15 @@ class Server:
         self._port.release()
 
 
+UNLIMITED: Mapping[str, str] = dict.fromkeys(
+    ("LEGATO_TURNS_ACTIVE", "LEGATO_STREAMS_OPEN", "LEGATO_TURNS_PER_MINUTE"), "0"
+)
+"""One caller stands for many people in most tests."""
+
+
 def _clean_environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LEGATO_", "PYTEST_"))}
-    return {**kept, "THREADS": "200", "WORKERS": "1"}
+    return {**kept, "THREADS": "200", "WORKERS": "1", **UNLIMITED}
 
 
 async def _answers(http: httpx.AsyncClient, url: str, status: int) -> bool:

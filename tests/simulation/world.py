@@ -38,7 +38,7 @@ class World:
         loss = 0.0 if self.gentle else self.random.choice((0.0, 0.02, 0.08, 0.08, 0.2))
         self.weather = Weather(Random(seed + 1), loss)
         approval = Random(seed + 2).choice((5.0, 86400.0, 86400.0))
-        self.settings = Settings(journal="sqlite:///nowhere", approval=approval)
+        self.settings = Settings(journal="sqlite:///nowhere", approval=approval, turns_per_minute=0)
         self._boots = count(1)
         self.ever: list[Instance] = []
         self.instances = [Instance(self, place, next(self._boots)) for place in "abc"[: self.random.choice((2, 3))]]

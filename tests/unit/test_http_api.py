@@ -16,6 +16,7 @@ from legato.events import Cursor
 from legato.gateway import NONSENSE
 from legato.http.api import ROUTES, handle
 from legato.http.message import Answer, Request
+from legato.http.seat import Seat
 from legato.journal import Place, SessionKey
 from legato.principal import Principal
 from scripted_gateway import ScriptedStream, Stage
@@ -37,7 +38,7 @@ async def ask(stage: Stage, method: str, target: str, body: Any = None, **header
     content = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     sent = {"authorization": "Bearer dev:ann", **({"content-type": "application/json"} if content else {}), **named}
-    return await handle(stage, Request(method, path, query, sent, content))
+    return await handle(stage, Request(method, path, query, sent, content), Seat())
 
 
 def fields(answer: Answer) -> dict[str, Any]:

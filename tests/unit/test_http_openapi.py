@@ -13,6 +13,7 @@ from legato.http.api import ROUTES, handle
 from legato.http.message import Request
 from legato.http.openapi import document
 from legato.http.routing import Route
+from legato.http.seat import Seat
 from scripted_gateway import Stage
 
 DOCUMENT = document(ROUTES)
@@ -41,7 +42,7 @@ def test_an_answer_is_undocumented_by_its_status_its_type_or_its_code() -> None:
 
 
 async def test_the_document_is_served_to_anybody_beside_the_paths_that_it_names() -> None:
-    answer = await handle(Stage(), Request("GET", "/openapi.json"))
+    answer = await handle(Stage(), Request("GET", "/openapi.json"), Seat())
     assert isinstance(answer.body, bytes)
     assert (answer.status, json.loads(answer.body)) == (200, DOCUMENT)
     assert DOCUMENT["servers"] == [{"url": "."}]

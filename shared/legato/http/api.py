@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import cache
 from typing import Any, Final, Protocol
@@ -22,6 +22,7 @@ from legato.http.message import Answer, Request, json_answer
 from legato.http.openapi import JSON, document
 from legato.http.problems import RETRY_AFTER, problem
 from legato.http.routing import Call, Route, find
+from legato.http.seat import Seat
 from legato.journal import Place
 from legato.principal import Principal, names_a_place
 from legato.settings import Settings
@@ -45,13 +46,13 @@ class Served(Protocol):
     async def close(self) -> None: ...
 
 
-async def handle(served: Served, request: Request, linger: Callable[[], None] = lambda: None) -> Answer:
+async def handle(served: Served, request: Request, seat: Seat) -> Answer:
     """The answer to `request`; it never raises. The caller closes the body of a stream, read or not.
 
-    `linger` is called before a stream or a long poll begins. What it raises is the answer instead.
+    A stream and a long poll take the `seat` before they begin, and the caller leaves it.
     """
     origins = served.settings.origins
-    answer = cors.preflight(origins, request) or await _answer(served, request, linger)
+    answer = cors.preflight(origins, request) or await _answer(served, request, seat)
     return answer.plus({**cors.headers(origins, request), "Legato-Instance": served.instance})
 
 
@@ -63,7 +64,7 @@ def failed(request: Request, error: Exception) -> Answer:
     return answer
 
 
-async def _answer(served: Served, request: Request, linger: Callable[[], None]) -> Answer:
+async def _answer(served: Served, request: Request, seat: Seat) -> Answer:
     try:
         route, ids = find(ROUTES, request)
         principal = await _caller(served.verifier, request) if route.private else Principal("")
@@ -72,7 +73,7 @@ async def _answer(served: Served, request: Request, linger: Callable[[], None]) 
         if route.operation.body is None:
             inputs.no_body(request)
         return await route.handler(
-            Call(served.gateway, served.settings, request, principal, ids, route.operation, linger)
+            Call(served.gateway, served.settings, request, principal, ids, route.operation, seat)
         )
     except Exception as error:
         return failed(request, error)

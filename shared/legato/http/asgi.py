@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from legato.errors import Draining, Invalid
 from legato.http.api import Served, failed, handle
 from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, STALLED, Answer, Request
+from legato.http.seat import Seat
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -29,7 +30,7 @@ class AsgiFace(Generic[S]):
         self,
         build: Callable[[], S],
         stalled: float = STALLED,
-        handle: Callable[[S, Request], Awaitable[Answer]] = handle,
+        handle: Callable[[S, Request, Seat], Awaitable[Answer]] = handle,
     ) -> None:
         self._build = build
         self._handle = handle
@@ -71,7 +72,8 @@ class AsgiFace(Generic[S]):
             await self._send(failed(request, broken), incoming, send)
             return
         if body is not None:
-            await self._send(await self._handle(served, replace(request, body=body)), incoming, send)
+            with Seat() as seat:
+                await self._send(await self._handle(served, replace(request, body=body), seat), incoming, send)
 
     def _open(self) -> S:
         if self._served is None:

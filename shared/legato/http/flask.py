@@ -18,9 +18,10 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 import flask
 from werkzeug.exceptions import HTTPException
 
-from legato.errors import Draining, Invalid, NoRoom
+from legato.errors import Draining, Invalid
 from legato.http.api import Served, failed, handle
 from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, STALLED, Answer, Request
+from legato.http.seat import Seat
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -59,7 +60,7 @@ class FlaskFace:
         except Exception as error:
             return self._response(failed(asked, error), request)
         seat = Seat(self._room)
-        answer = self._core.run(handle(served, replace(asked, body=body), seat.take))
+        answer = self._core.run(handle(served, replace(asked, body=body), seat))
         if isinstance(answer.body, bytes):
             seat.leave()
         return self._response(answer, request, seat)
@@ -120,27 +121,6 @@ def blueprint(face: FlaskFace, name: str = "legato") -> flask.Blueprint:
         provide_automatic_options=False,
     )
     return made
-
-
-class Seat:
-    """A request's seat among those that linger, once it takes one. Without a `room` there is one for everybody."""
-
-    def __init__(self, room: threading.Semaphore | None) -> None:
-        self._room = room
-        self._taken = False
-
-    def take(self) -> None:
-        """Raises NoRoom."""
-        if self._room is None:
-            return
-        if not self._room.acquire(blocking=False):
-            raise NoRoom("as many streams and long polls are open here as this instance has threads for; ask again")
-        self._taken = True
-
-    def leave(self) -> None:
-        taken, self._taken = self._taken, False
-        if self._room and taken:
-            self._room.release()
 
 
 class Core:

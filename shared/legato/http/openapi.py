@@ -147,7 +147,7 @@ def _refused(route: Described) -> dict[int, dict[str, Schema]]:
 def _raised(operation: Operation) -> tuple[type[errors.LegatoError], ...]:
     """What follows from what it takes and gives, and what it says itself."""
     large = (errors.TooLarge,) if operation.body else ()
-    lingers = (errors.NoRoom,) if operation.stream else ()
+    lingers = (errors.NoRoom, errors.TooManyStreams) if operation.stream else ()
     return (*large, *lingers, *operation.raises)
 
 

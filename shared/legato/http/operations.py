@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from legato.errors import AlreadyDecided, InputTooLarge, NotFound, SessionBusy, TurnConflict, TurnGone
+from legato.errors import (
+    AlreadyDecided,
+    InputTooLarge,
+    NotFound,
+    SessionBusy,
+    TooManyTurns,
+    TurnConflict,
+    TurnGone,
+    TurnsTooFast,
+)
 from legato.events import ID_PATTERN
 from legato.http.bodies import (
     Accepted,
@@ -35,7 +44,7 @@ START: Final = Operation(
     streams_first=True,
     headers={"Idempotency-Key": ID},
     body=StartBody,
-    raises=(TurnConflict, SessionBusy, InputTooLarge),
+    raises=(TurnConflict, SessionBusy, InputTooLarge, TooManyTurns, TurnsTooFast),
 )
 FOLLOW: Final = Operation(
     "Follows what happens, as a stream or by long poll",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
+from math import ceil
 from typing import Final
 
 from legato import errors
@@ -21,6 +22,9 @@ _STATUS: Final[Mapping[type[errors.LegatoError], int]] = {
     errors.AlreadyDecided: 409,
     errors.TooLarge: 413,
     errors.InputTooLarge: 413,
+    errors.TooManyTurns: 429,
+    errors.TooManyStreams: 429,
+    errors.TurnsTooFast: 429,
     errors.Draining: 503,
     errors.NoRoom: 503,
     errors.JournalUnavailable: 503,
@@ -32,7 +36,7 @@ _DETAIL: Final[Mapping[type[errors.LegatoError], str]] = {
 }
 _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     401: {"WWW-Authenticate": "Bearer"},
-    429: RETRY_AFTER,
+    429: {"Retry-After": "5"},
     503: RETRY_AFTER,
 }
 
@@ -52,8 +56,12 @@ def problem(error: Exception) -> Answer:
     more = {name: getattr(error, name) for name in ("path", "turn") if hasattr(error, name) and status != 500}
     title = HTTPStatus(status).phrase
     fields = {"type": "about:blank", "title": title, "status": status, "detail": _detail(error, status), "code": code}
-    headers = error.headers if isinstance(error, Unserved) else {}
+    headers = error.headers if isinstance(error, Unserved) else _later(error)
     return json_answer(status, {**fields, **more}, {**_HEADERS.get(status, {}), **headers}, kind=MEDIA_TYPE)
+
+
+def _later(error: Exception) -> Mapping[str, str]:
+    return {"Retry-After": str(ceil(error.retry_after))} if isinstance(error, errors.TurnsTooFast) else {}
 
 
 def status_of(kind: type[Exception]) -> int:

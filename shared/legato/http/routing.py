@@ -12,6 +12,7 @@ from legato.http.inputs import Model
 from legato.http.message import Answer, Request
 from legato.http.openapi import Operation
 from legato.http.problems import Unserved
+from legato.http.seat import Seat
 from legato.journal import SessionKey
 from legato.principal import Principal
 from legato.settings import Settings
@@ -27,12 +28,15 @@ class Call:
     principal: Principal
     ids: Mapping[str, str]
     operation: Operation
-    linger: Callable[[], None]
-    """Called before anything has begun, by a request whose answer takes its time."""
+    seat: Seat
 
     @property
     def key(self) -> SessionKey:
         return SessionKey(self.principal.uid, self.ids["session"])
+
+    def linger(self) -> None:
+        """Before anything has begun, by a request whose answer takes its time. Raises NoRoom, TooManyStreams."""
+        self.seat.take(self.gateway.quota, self.principal.uid)
 
     def query(self) -> dict[str, str]:
         return inputs.query(self.request.query, frozenset(self.operation.query))

@@ -7,6 +7,7 @@ from typing import Protocol
 from legato.http.api import Served, failed
 from legato.http.message import Answer, Request, json_answer
 from legato.http.problems import Unserved
+from legato.http.seat import Seat
 from legato.sweeper import Sweeper
 
 
@@ -15,7 +16,7 @@ class Sweeping(Served, Protocol):
     def sweeper(self) -> Sweeper: ...
 
 
-async def handle_sweep(served: Sweeping, request: Request) -> Answer:
+async def handle_sweep(served: Sweeping, request: Request, _: Seat) -> Answer:
     """The figures of one sweep as JSON, once it is over; it never raises. What a scheduler sends along is not read."""
     return (await _answer(served.sweeper, request)).plus({"Legato-Instance": served.instance})
 
