@@ -17,6 +17,7 @@ from uuid import uuid4
 import pytest
 
 from harness import Emulator, Face, Server, find_emulator
+from harness.node import why_no_node
 
 LOOPBACK = ("127.", "::1", "localhost")
 
@@ -56,13 +57,17 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+NEEDS = {"emulator": _why_no_emulator, "node": why_no_node}
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What needs the emulator is skipped by name where there is none, and fails where LEGATO_REQUIRE asks for it."""
-    if not item.get_closest_marker("emulator") or not (reason := _why_no_emulator()):
-        return
-    if "emulator" in os.environ.get("LEGATO_REQUIRE", "").split(","):
-        pytest.fail(f"LEGATO_REQUIRE=emulator, but this test {reason}", pytrace=False)
-    pytest.skip(reason)
+    """What needs the emulator or Node is skipped by name where that is missing, and fails where LEGATO_REQUIRE, names
+    with commas between them, asks for it."""
+    for need, why_not in NEEDS.items():
+        if item.get_closest_marker(need) and (reason := why_not()):
+            if need in os.environ.get("LEGATO_REQUIRE", "").split(","):
+                pytest.fail(f"LEGATO_REQUIRE={need}, but this test {reason}", pytrace=False)
+            pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
