@@ -116,6 +116,10 @@ class Unauthorized(LegatoError):
     code = "unauthorized"
 
 
+class VerifierFailed(LegatoError):
+    """A verifier raised what it never should. The message says where; what was raised may hold a token."""
+
+
 class KeysUnavailable(LegatoError):
     """Whether the caller's token counts cannot be told now, for want of the keys to verify it with: ask again."""
 

@@ -21,5 +21,8 @@ class Principal:
 
 def names_a_place(uid: str) -> bool:
     """Whether sessions can live under it: 1 to 128 characters, none of them a slash, a control character, a line break
-    or half of a pair, and not what Firestore keeps for itself. Source: Firestore's limits of document ids."""
+    or half of a pair, and not what Firestore keeps for itself (its limits of document ids).
+
+    A journal would write those otherwise; firestore.rules would then take one user's place for another's.
+    """
     return _UID.fullmatch(uid) is not None

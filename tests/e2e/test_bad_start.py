@@ -17,7 +17,7 @@ from harness import Server
 from legato.errors import SettingsError
 from legato.settings import Settings, read_settings
 
-NONE = {"drain", "model_retries"}
+NONE = {"drain", "model_retries", "auth_check", "turns_active", "streams_open", "turns_per_minute"}
 """Settings of which none at all is a good value."""
 WRONG = {
     "LEGATO_JOURNAL": [
@@ -28,7 +28,8 @@ WRONG = {
         "sqlite:///a?b",
         "firestore://p",
     ],
-    "LEGATO_AUTH": ["", "none"],
+    "LEGATO_AUTH": ["", "firebase:", "firebase:My_Project", "firebase:p:q", "ours", "none"],
+    "LEGATO_APP_CHECK": ["", "on", "my-project"],
     "LEGATO_AGENT": ["", "agent", "my agent:x", "a:b:c"],
     "LEGATO_ORIGINS": ["example.com", "https://example.com/", "*"],
     **{

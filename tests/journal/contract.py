@@ -590,7 +590,7 @@ class Privates(Fixtures):
             "__a__",
             "é",
             "e\u0301",
-            "😀",
+            "😀" * 128,
             "\n",
         ]
         await self.write(a, *(private(name, f'"{n}"') for n, name in enumerate(names)))

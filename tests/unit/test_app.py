@@ -1,16 +1,22 @@
-"""What LEGATO_AGENT and LEGATO_CREDENTIALS may name."""
+"""What LEGATO_AGENT, LEGATO_CREDENTIALS and LEGATO_AUTH may name."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from legato.app import load_agents, load_credentials
+from legato.app import load_agents, load_credentials, load_verifier, open_verifier
+from legato.auth import Developers
+from legato.auth.app_check import AppCheck
+from legato.auth.firebase import Firebase
 from legato.credentials import Token
 from legato.errors import SettingsError
+from legato.principal import Principal
+from legato.settings import Settings
 
 
 class Fixed:
@@ -63,3 +69,59 @@ def test_what_is_no_mapping_of_sources_is_a_wrong_setting_and_not_quoted(
 def test_a_module_that_is_missing_is_a_wrong_setting() -> None:
     with pytest.raises(SettingsError, match="LEGATO_CREDENTIALS='nowhere:sources'"):
         load_credentials("nowhere:sources")
+
+
+class Anybody:
+    async def verify(self, headers: Mapping[str, str]) -> Principal:
+        return Principal("anybody")
+
+    async def stands(self, principal: Principal) -> bool:
+        return True
+
+
+def made() -> Anybody:
+    return Anybody()
+
+
+@pytest.mark.parametrize("given", [Anybody(), Anybody, made], ids=["verifier", "class", "function"])
+async def test_a_verifier_may_be_one_or_give_one(nobody: dict[str, Any], given: Any) -> None:
+    nobody["verifier"] = given
+    assert await load_verifier("nobody:verifier").verify({}) == Principal("anybody")
+
+
+class Half:
+    async def verify(self, headers: Mapping[str, str]) -> Principal:
+        return Principal("anybody")
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        (Half, "Half has no async method stands"),
+        (lambda secret: Anybody(), "missing 1 required positional argument"),
+        ("secret", "str has no async method verify"),
+        (None, "NoneType has no async method verify"),
+    ],
+)
+def test_what_is_no_verifier_is_a_wrong_setting(nobody: dict[str, Any], given: Any, wrong: str) -> None:
+    nobody["verifier"] = given
+    with pytest.raises(SettingsError, match=f"LEGATO_AUTH='nobody:verifier': .*{wrong}"):
+        load_verifier("nobody:verifier")
+
+
+def test_a_verifier_that_is_missing_is_a_wrong_setting() -> None:
+    with pytest.raises(SettingsError, match="LEGATO_AUTH='nowhere:verifier': No module named 'nowhere'"):
+        load_verifier("nowhere:verifier")
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({"auth": "dev"}, Developers),
+        ({"auth": "firebase:p-one"}, Firebase),
+        ({"auth": "firebase:p-one", "app_check": "123"}, AppCheck),
+        ({"auth": "dev", "app_check": "123"}, AppCheck),
+    ],
+)
+def test_callers_are_read_as_the_settings_say(settings: dict[str, Any], kind: type) -> None:
+    assert type(open_verifier(Settings(**settings))) is kind

@@ -8,6 +8,7 @@ import json
 import os
 import re
 from fnmatch import fnmatch
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +17,7 @@ import httpx
 import pytest
 
 from legato import errors
-from legato.app import load_agents, load_credentials
+from legato.app import load_agents, load_credentials, load_verifier
 from legato.cli import main
 from legato.client import LegatoClient
 from legato.dev.supervisor import Dev
@@ -26,8 +27,12 @@ from legato.turn import TRANSITIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 README, PROTOCOL = (ROOT / "README.md").read_text(), (ROOT / "PROTOCOL.md").read_text()
-ADK, MODELS, CREDENTIALS = ((ROOT / "docs" / name).read_text() for name in ("adk.md", "models.md", "credentials.md"))
-BLOCKS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", README + ADK + MODELS + CREDENTIALS, re.DOTALL))
+ADK, MODELS, CREDENTIALS, IDENTITY = (
+    (ROOT / "docs" / f"{name}.md").read_text() for name in ("adk", "models", "credentials", "identity")
+)
+BLOCKS = dict(
+    re.findall(r"```python\n# (\w+)\.py\n(.*?)```", README + ADK + MODELS + CREDENTIALS + IDENTITY, re.DOTALL)
+)
 TURN = {"turn": "t", "input": "Hello"}
 CALLER = {"Authorization": "Bearer dev:me"}
 
@@ -68,6 +73,18 @@ def test_the_credentials_of_the_docs_are_sources_and_its_agent_is_one(
     monkeypatch.syspath_prepend(tmp_path)
     assert list(load_credentials("tokens:credentials")) == ["reports", "storage", "calendar"]
     assert load_agents("tokens:agent")
+
+
+async def test_the_verifier_of_the_docs_lets_in_who_shows_a_badge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BADGES", f"{sha256(b'b-1').hexdigest()}=ann")
+    imported("staff", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    verifier = load_verifier("staff:verifier")
+    assert (await verifier.verify({"authorization": "Bearer b-1"})).uid == "ann"
+    with pytest.raises(errors.Unauthorized):
+        await verifier.verify({"authorization": "Bearer b-2"})
 
 
 async def test_what_the_wire_of_the_readme_has_done_is_known_after_its_process(

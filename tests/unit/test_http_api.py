@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -407,6 +407,46 @@ async def test_every_answer_is_open_to_a_listed_origin_and_names_its_instance(st
     assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example.com"
     assert "Legato-Stream" in answer.headers["Access-Control-Expose-Headers"]
     assert answer.headers["Legato-Instance"] == "i1"
+
+
+class Given:
+    """A verifier that gives this, or raises it."""
+
+    def __init__(self, given: str | Exception) -> None:
+        self._given = given
+
+    async def verify(self, headers: Mapping[str, str]) -> Principal:
+        if isinstance(self._given, Exception):
+            raise self._given
+        return Principal(self._given)
+
+    async def stands(self, principal: Principal) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "uid", ["", ".", "..", "__ann__", "a/b", "a\0", "a\nb", "a\u2028", "\x85", "\ud800", "a" * 129, "a/../bob"]
+)
+async def test_a_caller_under_whose_id_nothing_can_be_kept_is_turned_away(stage: Stage, uid: str) -> None:
+    stage.verifier = Given(uid)
+    refused(await ask(stage, "GET", EVENTS), 401, "unauthorized")
+    assert not stage.gateway.calls
+
+
+@pytest.mark.parametrize("uid", ["a" * 128, "😀" * 128, "...", "__ann", "a%2Fb", "auth0|a b@c.d:é#?'"])
+async def test_a_caller_of_any_other_id_is_let_in(stage: Stage, uid: str) -> None:
+    stage.verifier = Given(uid)
+    assert (await ask(stage, "GET", "/v1/sessions")).status == 200
+
+
+async def test_what_a_broken_verifier_says_is_neither_told_nor_logged(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.verifier = Given(ValueError("secret"))
+    answer = await ask(stage, "GET", EVENTS)
+    assert "secret" not in refused(answer, 500, "internal")["detail"]
+    assert "secret" not in caplog.text
+    assert "ValueError in " in caplog.text
 
 
 async def test_no_token_reaches_the_log(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,6 +16,18 @@ def test_the_laptops_identity_is_refused_where_the_platform_runs_it(monkeypatch:
         read_settings()
 
 
+@pytest.mark.parametrize("auth", ["firebase:p-one", "ours:verifier"])
+def test_the_emulators_tokens_are_refused_where_the_platform_runs_it(
+    auth: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEGATO_AUTH", auth)
+    monkeypatch.setenv("K_SERVICE", "gateway")
+    assert read_settings().auth == auth
+    monkeypatch.setenv("FIREBASE_AUTH_EMULATOR_HOST", "127.0.0.1:9099")
+    with pytest.raises(SettingsError, match=r"FIREBASE_AUTH_EMULATOR_HOST: .* K_SERVICE"):
+        read_settings()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("INPUT_BYTES", 262_145), ("TEXT_BYTES", 524_289), ("RESULT_BYTES", 2_097_153), ("TTL", 7199)],
@@ -26,7 +38,7 @@ def test_a_limit_that_no_store_can_keep_is_refused(name: str, value: int, monkey
         read_settings()
 
 
-@pytest.mark.parametrize("name", ["JOURNAL", "AUTH", "AGENT"])
+@pytest.mark.parametrize("name", ["JOURNAL", "AUTH", "AGENT", "APP_CHECK"])
 def test_a_bad_value_is_refused_with_what_was_expected_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"LEGATO_{name}", "what")
     with pytest.raises(SettingsError, match=f"^LEGATO_{name}='what': expected "):

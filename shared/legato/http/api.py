@@ -8,12 +8,13 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import cache
+from traceback import extract_tb
 from typing import Any, Final, Protocol
 
 from legato import sse
 from legato.auth import Verifier
 from legato.engine.run import StartTurn
-from legato.errors import Invalid, Unauthorized
+from legato.errors import Invalid, LegatoError, Unauthorized, VerifierFailed
 from legato.events import Cursor
 from legato.gateway import NONSENSE, Gateway
 from legato.http import cors, inputs, operations
@@ -80,7 +81,13 @@ async def _answer(served: Served, request: Request, seat: Seat) -> Answer:
 
 
 async def _caller(verifier: Verifier, request: Request) -> Principal:
-    principal = await verifier.verify(request.headers)
+    try:
+        principal = await verifier.verify(request.headers)
+    except LegatoError:
+        raise
+    except Exception as wrong:
+        at = extract_tb(wrong.__traceback__)[-1]
+        raise VerifierFailed(f"{type(wrong).__name__} in {at.filename}, line {at.lineno}") from None
     if not names_a_place(principal.uid):
         raise Unauthorized("no session can be kept under this user's id")
     return principal

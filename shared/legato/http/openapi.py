@@ -22,7 +22,7 @@ Schema = Mapping[str, Any]
 JSON: Final = "application/json"
 ID: Final[Schema] = {"type": "string", "pattern": f"^{ID_PATTERN}$"}
 _UNFORESEEN: Final = (errors.LegatoError, errors.SettingsError, errors.Invalid, errors.Draining)
-_PRIVATE: Final = (errors.Unauthorized, errors.JournalUnavailable, errors.JournalRejected)
+_PRIVATE: Final = (errors.Unauthorized, errors.KeysUnavailable, errors.JournalUnavailable, errors.JournalRejected)
 _UNSERVED: Final = {406: "not_acceptable", 415: "unsupported_media_type"}
 
 
