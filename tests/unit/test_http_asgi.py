@@ -177,7 +177,7 @@ async def test_a_client_that_stops_in_its_body_is_refused(stage: Stage, monkeypa
     monkeypatch.setattr("legato.http.asgi.DRAIN_SECONDS", 0.05)
     client = Client("POST", "/v1/sessions/s1/turns", [b'{"input"'])
     client.scope["headers"].append((b"content-length", b"11"))
-    await asyncio.wait_for(AsgiFace(stage.build, stalled=0.01)(client.scope, client.receive, client.send), 10)
+    await asyncio.wait_for(AsgiFace(stage.build, arriving=0.01)(client.scope, client.receive, client.send), 10)
     assert client.sent[0]["status"] == 422
     assert client.sent[-1] == {"type": "http.response.body", "body": b""}
     assert not stage.gateway.calls

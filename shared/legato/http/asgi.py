@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from legato.errors import Draining, Invalid
 from legato.http.api import Served, failed, handle
-from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, STALLED, Answer, Request
+from legato.http.message import ARRIVING, DRAIN_BYTES, DRAIN_SECONDS, STALLED, Answer, Request
 from legato.http.seat import Seat
 
 Scope = MutableMapping[str, Any]
@@ -30,11 +30,12 @@ class AsgiFace(Generic[S]):
         self,
         build: Callable[[], S],
         stalled: float = STALLED,
+        arriving: float = ARRIVING,
         handle: Callable[[S, Request, Seat], Awaitable[Answer]] = handle,
     ) -> None:
         self._build = build
         self._handle = handle
-        self._stalled = stalled
+        self._stalled, self._arriving = stalled, arriving
         self._served: S | None = None
         self._draining = False
 
@@ -67,7 +68,7 @@ class AsgiFace(Generic[S]):
             await self._send(failed(request, error), incoming, send)
             return
         try:
-            body = await incoming.read(request.room(served.settings.body_bytes), self._stalled)
+            body = await incoming.read(request.room(served.settings.body_bytes), self._arriving)
         except Invalid as broken:
             await self._send(failed(request, broken), incoming, send)
             return
@@ -135,21 +136,21 @@ class Incoming:
     def left(self) -> bool:
         return self._announced and not self._ended
 
-    async def read(self, room: int, stalled: float) -> bytes | None:
+    async def read(self, room: int, arriving: float) -> bytes | None:
         """At most about `room` bytes; None when the client left while it sent them.
 
-        Raises Invalid when nothing comes for `stalled` seconds.
+        Raises Invalid when it is not here in `arriving` seconds.
         """
         body = bytearray()
-        while len(body) < room and not self._ended:
-            try:
-                async with asyncio.timeout(stalled):
+        try:
+            async with asyncio.timeout(arriving):
+                while len(body) < room and not self._ended:
                     message = await self.receive()
-            except TimeoutError:
-                raise Invalid("body", "the body broke off") from None
-            if message["type"] == "http.disconnect":
-                return None
-            body += self._piece(message)
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += self._piece(message)
+        except TimeoutError:
+            raise Invalid("body", "the body broke off") from None
         return bytes(body)
 
     async def drain(self) -> None:

@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -20,7 +21,7 @@ from werkzeug.exceptions import HTTPException
 
 from legato.errors import Draining, Invalid
 from legato.http.api import Served, failed, handle
-from legato.http.message import DRAIN_BYTES, DRAIN_SECONDS, STALLED, Answer, Request
+from legato.http.message import ARRIVING, DRAIN_BYTES, DRAIN_SECONDS, STALLED, Answer, Request
 from legato.http.seat import Seat
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ class FlaskFace:
     It is built by the first request, in the process that serves it and on the core's own event loop.
     """
 
-    def __init__(self, build: Callable[[], Served]) -> None:
+    def __init__(self, build: Callable[[], Served], arriving: float = ARRIVING) -> None:
         self._build = build
+        self._arriving = arriving
         self._building = threading.Lock()
         self._served: Served | None = None
         self._draining = False
@@ -56,7 +58,7 @@ class FlaskFace:
         asked = _request(request, request.path if path is None else path)
         try:
             served = self._open()
-            body = _read(request, asked.room(served.settings.body_bytes))
+            body = self._read(request, asked.room(served.settings.body_bytes) if asked.bodied else 0)
         except Exception as error:
             return self._response(failed(asked, error), request)
         seat = Seat(self._room)
@@ -86,6 +88,18 @@ class FlaskFace:
         if served is not None:
             self._core.run(served.close())
         self._core.stop()
+
+    def _read(self, request: flask.Request, room: int) -> bytes:
+        """At most `room` bytes. What is not here in time breaks off: a thread waits for it."""
+        if not room:
+            return b""
+        late = self._core.later(self._arriving, lambda: _cut(request.environ))
+        try:
+            return request.stream.read(room)
+        except Exception as broken:  # a server has errors of its own for a body that is no body
+            raise Invalid("body", "the body broke off") from broken
+        finally:
+            late.cancel()
 
     def _open(self) -> Served:
         with self._building:
@@ -145,6 +159,15 @@ class Core:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs `work` on the loop while this thread waits for its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    def later(self, seconds: float, call: Callable[[], None]) -> Future[None]:
+        """Calls `call` on the loop, unless what this gives is cancelled before."""
+
+        async def wait() -> None:
+            await asyncio.sleep(seconds)
+            call()
+
+        return asyncio.run_coroutine_threadsafe(wait(), self.loop)
 
     def stop(self) -> None:
         """Cancels what runs on the loop and ends it."""
@@ -268,8 +291,9 @@ def _request(request: flask.Request, path: str) -> Request:
     return Request(request.method, path, request.query_string.decode("latin-1"), headers)
 
 
-def _read(request: flask.Request, room: int) -> bytes:
-    try:
-        return request.stream.read(room) if room else b""
-    except Exception as broken:  # a server has errors of its own for a body that is no body
-        raise Invalid("body", "the body broke off") from broken
+def _cut(environ: WSGIEnvironment) -> None:
+    """Ends what comes from the client, and nothing that goes to it."""
+    connection = environ.get("gunicorn.socket")
+    if connection is not None:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RD)

@@ -11,6 +11,8 @@ Body = bytes | AsyncGenerator[bytes, None]
 
 STALLED: Final = 45.0
 """Seconds that a face waits for a client that neither sends nor takes anything: longer than a model is held back."""
+ARRIVING: Final = 20.0
+"""Seconds in which the whole body of a request has to be here, however it comes."""
 DRAIN_BYTES: Final = 4 * 1024 * 1024
 DRAIN_SECONDS: Final = 2.0
 """What a face still reads, and drops, of a body that was refused: closing a connection with unread bytes resets it, and
