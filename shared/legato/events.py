@@ -48,6 +48,11 @@ class Payload(BaseModel):
         return text
 
 
+def credential_request(name: str, expires_at: int) -> str:
+    """What the answer to a `credential.required` goes by: one given to an earlier asking is none to this one."""
+    return f"credential.{name}.{expires_at}"
+
+
 class ErrorInfo(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -124,10 +129,22 @@ class CredentialRequired(Payload):
     type: Literal["credential.required"] = "credential.required"
     name: str
     reason: str
+    expires_at: int
+
+    @property
+    def request(self) -> str:
+        return credential_request(self.name, self.expires_at)
 
 
 class CredentialSupplied(Payload):
     type: Literal["credential.supplied"] = "credential.supplied"
+    name: str
+
+
+class CredentialWithdrawn(Payload):
+    """It is asked for no more, though nobody has given it."""
+
+    type: Literal["credential.withdrawn"] = "credential.withdrawn"
     name: str
 
 
@@ -169,8 +186,8 @@ class Unknown(Payload):
 
 KNOWN: Final[tuple[type[Payload], ...]] = (
     TurnStarted, TurnResumed, TextDelta, ReasoningDelta, ToolCall, ToolProgress, ToolResult, ApprovalRequested,
-    ApprovalResolved, CredentialRequired, CredentialSupplied, TurnSuspended, StepRewound, TurnCompleted,
-    TurnInterrupted, TurnFailed,
+    ApprovalResolved, CredentialRequired, CredentialSupplied, CredentialWithdrawn, TurnSuspended, StepRewound,
+    TurnCompleted, TurnInterrupted, TurnFailed,
 )  # fmt: skip
 _TYPES: Final = frozenset(kind.model_fields["type"].default for kind in KNOWN)
 
@@ -196,6 +213,7 @@ _PAYLOAD: TypeAdapter[Payload] = TypeAdapter(
         | Annotated[ApprovalResolved, Tag("approval.resolved")]
         | Annotated[CredentialRequired, Tag("credential.required")]
         | Annotated[CredentialSupplied, Tag("credential.supplied")]
+        | Annotated[CredentialWithdrawn, Tag("credential.withdrawn")]
         | Annotated[TurnSuspended, Tag("turn.suspended")]
         | Annotated[StepRewound, Tag("step.rewound")]
         | Annotated[TurnCompleted, Tag("turn.completed")]

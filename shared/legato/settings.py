@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from legato.errors import SettingsError
@@ -18,6 +19,7 @@ Seconds = Annotated[float, Field(gt=0, le=30 * 86400)]
 Bytes = Annotated[int, Field(gt=0)]
 Limit = Annotated[int, Field(ge=0)]
 """0 is no limit."""
+KEY_BYTES = 32
 RESEMBLES = 0.85
 """From 0 to 1: how alike a name must be to that of a setting to be taken for a slip of the pen."""
 _ATTRIBUTE = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
@@ -78,6 +80,27 @@ def _origins(value: str) -> str:
     return value
 
 
+def keys_of(text: str) -> tuple[bytes, ...]:
+    """The keys of LEGATO_CREDENTIAL_KEYS. Raises ValueError, which says nothing of them."""
+    return tuple(_key(number, word) for number, word in enumerate(text.split(), 1))
+
+
+def _key(number: int, word: str) -> bytes:
+    try:
+        key = b64decode(word.translate({ord("-"): "+", ord("_"): "/"}), validate=True)
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        told = f"expected keys of {KEY_BYTES} bytes as base64, separated by spaces; number {number} is none"
+        raise ValueError(f"{told}. This makes one: openssl rand -base64 {KEY_BYTES}")
+    return key
+
+
+def _keys(value: SecretStr) -> SecretStr:
+    keys_of(value.get_secret_value())
+    return value
+
+
 class Settings(BaseSettings):
     """Times are seconds, sizes are bytes of UTF-8 JSON; none may be more than a document or a Commit can hold."""
 
@@ -88,6 +111,7 @@ class Settings(BaseSettings):
     app_check: Annotated[str, AfterValidator(_app_check)] = "off"
     agent: Annotated[str, AfterValidator(_agent)] = "legato.demo:agent"
     credentials: Annotated[str, AfterValidator(_credentials)] = ""
+    credential_keys: Annotated[SecretStr, AfterValidator(_keys)] = SecretStr("")
     origins: Annotated[str, NoDecode, AfterValidator(_origins)] = ""
     emulator: Annotated[str, Field(validation_alias="FIRESTORE_EMULATOR_HOST")] = ""
     auth_emulator: Annotated[str, Field(validation_alias="FIREBASE_AUTH_EMULATOR_HOST")] = ""
@@ -132,7 +156,7 @@ def read_settings() -> Settings:
     try:
         settings = Settings()
     except ValidationError as wrong:
-        lines = [f"LEGATO_{str(e['loc'][0]).upper()}={e['input']!r}: {_expected(e['msg'])}" for e in wrong.errors()]
+        lines = [_wrong(str(e["loc"][0]), e["input"], e["msg"]) for e in wrong.errors()]
         raise SettingsError("; ".join(lines)) from None
     if lines := [*_misspelled(os.environ), *_contradictions(settings)]:
         raise SettingsError("; ".join(lines))
@@ -145,8 +169,11 @@ def read_settings() -> Settings:
     return settings
 
 
-def _expected(message: str) -> str:
-    return message.removeprefix("Value error, ")
+def _wrong(field: str, value: Any, message: str) -> str:
+    """A line that names the setting; a secret is not repeated."""
+    known = Settings.model_fields.get(field.lower())
+    shown = "" if known and known.annotation is SecretStr else f"={value!r}"
+    return f"LEGATO_{field.upper()}{shown}: {message.removeprefix('Value error, ')}"
 
 
 _LESS = (

@@ -39,6 +39,7 @@ _STREAMING: Final[dict[str, Status]] = {
     "approval.resolved": "streaming",
     "credential.required": "streaming",
     "credential.supplied": "streaming",
+    "credential.withdrawn": "streaming",
     "step.rewound": "streaming",
     "turn.resumed": "streaming",
     "turn.suspended": "waiting",
@@ -94,6 +95,19 @@ class Approval:
 
 
 @dataclass(frozen=True, slots=True)
+class RequiredCredential:
+    """A credential that the turn waits for; only its user can give it."""
+
+    name: str
+    reason: str
+    expires_at: int
+
+    @property
+    def request(self) -> str:
+        return events.credential_request(self.name, self.expires_at)
+
+
+@dataclass(frozen=True, slots=True)
 class TurnState:
     """One turn as its events tell it. While it runs its text is in `draft`; afterwards in `output` or `partial`."""
 
@@ -105,7 +119,7 @@ class TurnState:
     reasoning: tuple[Part, ...] = ()
     tools: tuple[ToolState, ...] = ()
     approvals: tuple[Approval, ...] = ()
-    credentials: tuple[str, ...] = ()
+    credentials: tuple[RequiredCredential, ...] = ()
     output: str | None = None
     partial: str | None = None
     error: ErrorInfo | None = None
@@ -120,6 +134,11 @@ class TurnState:
     def questions(self) -> tuple[Approval, ...]:
         """Those that are open, oldest first."""
         return tuple(asked for asked in self.approvals if asked.approved is None)
+
+    @property
+    def waits_for(self) -> tuple[Approval | RequiredCredential, ...]:
+        """All that it asks of a person and has no answer to."""
+        return (*self.questions, *self.credentials)
 
     @property
     def text(self) -> str:
@@ -277,13 +296,14 @@ def _answered(turn: TurnState, payload: events.ApprovalResolved) -> TurnState:
 
 
 def _required(turn: TurnState, payload: events.CredentialRequired) -> TurnState:
-    if payload.name in turn.credentials:
+    if any(known.name == payload.name for known in turn.credentials):
         return turn
-    return replace(turn, credentials=(*turn.credentials, payload.name))
+    required = RequiredCredential(payload.name, payload.reason, payload.expires_at)
+    return replace(turn, credentials=(*turn.credentials, required))
 
 
-def _supplied(turn: TurnState, payload: events.CredentialSupplied) -> TurnState:
-    return replace(turn, credentials=tuple(name for name in turn.credentials if name != payload.name))
+def _required_no_more(turn: TurnState, payload: events.CredentialSupplied | events.CredentialWithdrawn) -> TurnState:
+    return replace(turn, credentials=tuple(known for known in turn.credentials if known.name != payload.name))
 
 
 def _completed(turn: TurnState, payload: events.TurnCompleted) -> TurnState:
@@ -314,7 +334,8 @@ _HANDLERS: Final[dict[str, Callable[[TurnState, Any], TurnState]]] = {
     "approval.requested": _asked,
     "approval.resolved": _answered,
     "credential.required": _required,
-    "credential.supplied": _supplied,
+    "credential.supplied": _required_no_more,
+    "credential.withdrawn": _required_no_more,
     "turn.completed": _completed,
     "turn.interrupted": _interrupted,
     "turn.failed": _failed,

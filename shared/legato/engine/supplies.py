@@ -1,0 +1,156 @@
+"""The credentials that only a turn's user can give: how they are kept, and how its tools are given them.
+
+Rules of this file:
+- A value is readable inside a running call alone. What is stored of it is sealed, for its place and no other.
+- What is kept goes with the turn: its terminal Commit deletes it.
+- A value that has expired, was not taken, or cannot be opened any more is none: it has to be given again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pydantic import TypeAdapter
+
+from legato.credentials import Shared, Token
+from legato.engine.runtime import Runtime, persist
+from legato.errors import ToolFailed
+from legato.journal import Control, Private, SessionKey
+from legato.tools import Tool
+
+PREFIX: Final = "credential."
+"""Of the private document's name; and, in `control`, of what the answer goes by."""
+REJECTED: Final = "credential_rejected"
+"""The code of a call whose credential was not taken: the next call that needs it asks for another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supplied:
+    """A value that was given; `expires_at` in ms."""
+
+    value: str = field(repr=False)
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is stored of it: `sealed` is None once it was not taken. `first` is the turn's first seq: the id of a
+    deleted turn may have been used again."""
+
+    first: int
+    sealed: str | None
+
+
+_SUPPLIED: Final = TypeAdapter(Supplied)
+_KEPT: Final = TypeAdapter(Kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The turn to which what is kept belongs, and from where on in its session."""
+
+    key: SessionKey
+    turn: str
+    first: int
+
+    def of(self, name: str) -> tuple[str, ...]:
+        return (*self.key, self.turn, str(self.first), name)
+
+
+def kept(texts: Mapping[str, str], first: int) -> dict[str, Kept]:
+    """What is kept, by name, among the private documents of the turn that began at `first`."""
+    found = {name: _KEPT.validate_json(text) for name, text in texts.items() if name.startswith(PREFIX)}
+    return {name.removeprefix(PREFIX): each for name, each in found.items() if each.first == first}
+
+
+def sealed(runtime: Runtime, place: Place, name: str, value: str, expires_in: float | None) -> Private:
+    """The document that keeps `value`. It counts for `expires_in` seconds, for as long as a turn may wait and run at
+    most, and is stored for as long after that as somebody may have to know that there was one."""
+    assert runtime.vault
+    now = runtime.clock()
+    most = runtime.approval_ms + int(runtime.settings.turn_seconds * 1000)
+    expires_at = now + (most if expires_in is None else min(most, int(expires_in * 1000)))
+    text = _SUPPLIED.dump_json(Supplied(value, expires_at)).decode()
+    return _document(place, name, runtime.vault.seal(place.of(name), text), now + most + 2 * runtime.ttl_ms)
+
+
+def opened(runtime: Runtime, place: Place, name: str, each: Kept | None) -> Supplied | None:
+    """The value that counts."""
+    if each is None or each.sealed is None or runtime.vault is None:
+        return None
+    text = runtime.vault.open(place.of(name), each.sealed)
+    supplied = None if text is None else _SUPPLIED.validate_json(text)
+    return supplied if supplied and runtime.clock() < supplied.expires_at else None
+
+
+def forgotten(turn: str, names: Iterable[str], control: Control | None) -> tuple[Private, ...]:
+    """Deletes what is kept under `names`, and what nobody has taken up yet."""
+    given = control.decisions.get(turn, {}) if control else {}
+    marked = {request.split(".")[1] for request in given if request.startswith(PREFIX)}
+    return tuple(Private(turn, f"{PREFIX}{name}", None, 0) for name in sorted(marked.union(names)))
+
+
+def _document(place: Place, name: str, text: str | None, expires_at: int) -> Private:
+    return Private(place.turn, f"{PREFIX}{name}", _KEPT.dump_json(Kept(place.first, text)).decode(), expires_at)
+
+
+class Supplies:
+    """What the user of one turn has given its tools. `kept` is what was stored when its owner took it over."""
+
+    def __init__(self, runtime: Runtime, place: Place, kept: Mapping[str, Kept]) -> None:
+        self._runtime = runtime
+        self._place = place
+        self._kept = dict(kept)
+        self._refused: set[str] = set()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Those that were given at any time, whether they still count or not."""
+        return frozenset(self._kept)
+
+    def of(self, tool: Tool) -> list[str]:
+        """Those that only the user can give it."""
+        return [name for name in tool.credentials if name not in self._runtime.credentials]
+
+    def value(self, name: str) -> Supplied | None:
+        return opened(self._runtime, self._place, name, self._kept.get(name))
+
+    async def read(self) -> None:
+        """Takes up what has been given meanwhile."""
+        key, turn, first = self._place.key, self._place.turn, self._place.first
+        texts = await persist(self._runtime.journal.private, key, turn, self._runtime.clock())
+        self._kept |= kept(texts, first)
+
+    def shared(self, tool: Tool) -> dict[str, Shared]:
+        """Those of the tool, as one call is given them."""
+        return {name: Shared(name, _Given(self, name), self._runtime.clock) for name in self.of(tool)}
+
+    def refuse(self, names: Iterable[str]) -> None:
+        """They were not taken, and count no more."""
+        for name in self.names.intersection(names):
+            self._kept[name] = Kept(self._place.first, None)
+            self._refused.add(name)
+
+    def take_refused(self) -> tuple[Private, ...]:
+        """What the journal has to know of that."""
+        expires_at = self._runtime.clock() + self._runtime.retention_ms
+        refused = tuple(_document(self._place, name, None, expires_at) for name in sorted(self._refused))
+        self._refused.clear()
+        return refused
+
+
+class _Given:
+    """The source of a call's token: there is one, and no fresh one where that is not taken."""
+
+    def __init__(self, supplies: Supplies, name: str) -> None:
+        self._supplies, self._name = supplies, name
+        self._fetched = False
+
+    async def fetch(self) -> Token:
+        supplied = self._supplies.value(self._name)
+        if self._fetched or supplied is None:
+            raise ToolFailed(REJECTED, f"credential {self._name!r} was not taken; its user has to give another one")
+        self._fetched = True
+        return Token(supplied.value)
