@@ -7,7 +7,7 @@ import inspect
 import logging
 import math
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, get_args, overload
@@ -15,7 +15,7 @@ from typing import Any, Final, get_args, overload
 from pydantic import JsonValue
 
 from legato.errors import ToolFailed
-from legato.events import Effect
+from legato.events import ID_PATTERN, Effect
 from legato.principal import Principal
 from legato.signature import BadArguments, BadResult, Signature
 from legato.text import brief, words_of
@@ -61,6 +61,7 @@ class Tool:
     reconcile: Reconcile | None = field(repr=False, default=None)
     approval: Approval = field(repr=False, default=None)
     allow: Allow | None = field(repr=False, default=None)
+    credentials: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> dict[str, JsonValue]:
@@ -125,12 +126,16 @@ class Tool:
             log.error("tool %s: allow gave no bool, and the call is refused: %s", self.name, type(said).__name__)
         return said is True
 
+    def can_take(self, arguments: JsonValue) -> bool:
+        """A call with these arguments can be made."""
+        return self.signature.fits(arguments)
+
     def asks(self, arguments: JsonValue) -> str | None:
         """What a person is asked before a call with these arguments; None where nobody has to be, or it cannot be made.
 
         A person is asked all the same where `approval` itself fails.
         """
-        if self.approval is None or not isinstance(arguments, dict) or not self.signature.fits(arguments):
+        if self.approval is None or not isinstance(arguments, dict) or not self.can_take(arguments):
             return None
         if isinstance(self.approval, str):
             return self.approval
@@ -250,6 +255,7 @@ def tool(
     reconcile: Reconcile | None = ...,
     approval: Approval = ...,
     allow: Allow | None = ...,
+    credentials: Sequence[str] = ...,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -261,6 +267,7 @@ def tool(
     reconcile: Reconcile | None = None,
     approval: Approval = None,
     allow: Allow | None = None,
+    credentials: Sequence[str] = (),
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Makes a tool of a function, sync or async. Its docstring tells the model what it does.
 
@@ -271,10 +278,19 @@ def tool(
     is in doubt: its result, or None when it had no effect. `approval` is what a person is asked before it runs, or a
     function of the arguments that gives that, None where nobody needs to be. `allow`, sync or async, is given the
     principal and the arguments by parameter, as the function would be; what it does not say True to is settled as
-    `forbidden`, and the function never entered. Raises TypeError for what can never work.
+    `forbidden`, and the function never entered. `credentials` are the names of those that it asks its `turn` for: one that
+    LEGATO_CREDENTIALS does not have is asked of the turn's user before the function is entered. Raises TypeError for
+    what can never work.
     """
     make = partial(
-        _make, effect=effect, name=name, timeout=timeout, reconcile=reconcile, approval=approval, allow=allow
+        _make,
+        effect=effect,
+        name=name,
+        timeout=timeout,
+        reconcile=reconcile,
+        approval=approval,
+        allow=allow,
+        credentials=credentials,
     )
     return make if function is None else make(function)
 
@@ -288,16 +304,18 @@ def _make(
     reconcile: Reconcile | None,
     approval: Approval,
     allow: Allow | None,
+    credentials: Sequence[str],
 ) -> Tool:
     if isinstance(function, type | Tool) or not callable(function):
         raise TypeError(f"tool: expected a function, got {function!r}")
     called = name if name is not None else getattr(function, "__name__", "")
-    problem = _problem(called, effect, timeout, reconcile, approval, allow)
+    problem = _problem(called, effect, timeout, reconcile, approval, allow) or _bad_names(credentials)
     if problem:
         raise TypeError(f"tool {called!r}: {problem}")
     description = (function.__doc__ or "").strip()
     signature = Signature.of(function, called)
-    return Tool(called, description, effect, timeout, function, signature, reconcile, approval, allow)
+    names = tuple(credentials)
+    return Tool(called, description, effect, timeout, function, signature, reconcile, approval, allow, names)
 
 
 def _problem(
@@ -316,3 +334,13 @@ def _problem(
     if allow is not None and not callable(allow):
         return f"allow is {allow!r}, expected a function of the principal and the arguments giving a bool"
     return None
+
+
+def _bad_names(credentials: object) -> str | None:
+    if not isinstance(credentials, list | tuple) or not all(_is_id(name) for name in credentials):
+        return f"credentials is {credentials!r}, expected a tuple of names, each an id such as 'mail'"
+    return None
+
+
+def _is_id(name: object) -> bool:
+    return isinstance(name, str) and re.fullmatch(ID_PATTERN, name) is not None

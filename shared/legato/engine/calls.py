@@ -18,12 +18,14 @@ from pydantic import JsonValue
 from pydantic_core import to_json
 
 from legato.agents import Call
+from legato.credentials import UNAVAILABLE
 from legato.engine.lease import Holding
 from legato.engine.past import NOTE, Past, Recorded, text_of
-from legato.engine.questions import EXPIRY, Questions, resolved
+from legato.engine.questions import EXPIRY, Question, Questions, resolved
 from legato.engine.runtime import Runtime
+from legato.engine.supplies import NO_KEYS, REJECTED, Supplies
 from legato.engine.writer import Writer
-from legato.events import ApprovalRequested, ToolCall, ToolProgress, ToolResult
+from legato.events import ApprovalRequested, CredentialRequired, ToolCall, ToolProgress, ToolResult
 from legato.journal import Decision, Private, SessionKey
 from legato.text import brief, clean_json
 from legato.tools import GRACE_SECONDS, Outcome, Tool, ToolContext
@@ -36,6 +38,7 @@ APPROVAL: Final = "approval"
 IN_DOUBT: Final = "in_doubt"
 RECONCILE: Final = "reconcile"
 """Who closed a question about a call in doubt that its tool could answer after all."""
+EXPIRED: Final = "credential_expired"
 
 
 class Intent:
@@ -60,6 +63,7 @@ class Calls:
         holding: Holding,
         past: Past,
         questions: Questions,
+        supplies: Supplies,
         first: int,
     ) -> None:
         """`first` is the turn's first seq."""
@@ -72,6 +76,8 @@ class Calls:
         self._holding = holding
         self._past = past
         self._questions = questions
+        self._supplies = supplies
+        self._closing = asyncio.Lock()
         self._first = first
         self.running_once = 0
         self._in_effect = set(past.unsettled_once) if past.doubt else set[str]()
@@ -127,17 +133,29 @@ class Calls:
         else:
             settled = await self._refused(intent.call, tool)
         if settled is None:
-            settled = await self._run(intent.call, tool)
+            settled = await self._make(intent.call, tool)
         if settled.unfinished and tool.effect == "once":
-            return await self._resolve_doubt(intent, tool, running=settled) or await self._run(intent.call, tool)
+            return await self._resolve_doubt(intent, tool, running=settled) or await self._make(intent.call, tool)
         return settled
 
     # Running.
 
+    async def _make(self, intent: ToolCall, tool: Tool) -> Outcome:
+        """Runs it, once its user has given what it needs. There is no doubt about it any more, or not yet."""
+        self._in_effect.discard(intent.call)
+        lacking = await self._lacking(intent, tool)
+        if lacking:
+            return lacking
+        outcome = await self._run(intent, tool)
+        if outcome.error and outcome.error.code == REJECTED:
+            self._supplies.refuse(tool.credentials)
+        return outcome
+
     async def _run(self, intent: ToolCall, tool: Tool) -> Outcome:
         await self._holding.assure()
-        progress = _Progress(self._writer, intent.call)
-        context = ToolContext(self._key(intent), progress, lambda: self.cancelled, self._runtime.credential)
+        progress, given = _Progress(self._writer, intent.call), self._supplies.shared(tool)
+        credential = lambda name: given.get(name) or self._runtime.credential(name)  # noqa: E731
+        context = ToolContext(self._key(intent), progress, lambda: self.cancelled, credential)
         limit = self._runtime.settings.result_bytes
         ready = self._holding.assure  # in the very moment: a process may stand for an hour between two lines
         work = tool.run(intent.arguments, context, result_bytes=limit, ready=ready, still=self._may_begin)
@@ -159,7 +177,8 @@ class Calls:
 
     async def _record(self, intent: ToolCall, outcome: Outcome) -> None:
         result = ToolResult(call=intent.call, ok=outcome.ok, content=outcome.content, error=outcome.error)
-        await self._writer.commit(result, private=self._noted(intent, outcome))
+        private = (*self._noted(intent, outcome), *self._supplies.take_refused())
+        await self._writer.commit(result, private=private)
         self._in_effect.discard(intent.call)
 
     def _noted(self, intent: ToolCall, outcome: Outcome) -> tuple[Private, ...]:
@@ -225,7 +244,33 @@ class Calls:
             expires_at=self._runtime.clock() + self._runtime.approval_ms,
         )
 
-    async def _ask(self, question: ApprovalRequested) -> Decision:
+    async def _lacking(self, intent: ToolCall, tool: Tool) -> Outcome | None:
+        """None: what only its user can give it is here, and durably so. It is asked for, and once by all who need it."""
+        for name in self._supplies.of(tool) if tool.can_take(intent.arguments) else ():
+            while question := self._questions.credential(name) or self._required(name, tool):
+                if self._runtime.vault is None:
+                    return await self._withdrawn(question)
+                if not (await self._ask(question)).approved:
+                    return Outcome.failed(EXPIRED, f"nobody gave credential {name!r} in time")
+                if self._supplies.value(name) is None:
+                    await self._supplies.read()
+        return None
+
+    def _required(self, name: str, tool: Tool) -> CredentialRequired | None:
+        """None: it has been given, and still counts."""
+        if self._supplies.value(name):
+            return None
+        expires_at = self._runtime.clock() + self._runtime.approval_ms
+        return CredentialRequired(name=name, reason=f"{tool.name} needs it", expires_at=expires_at)
+
+    async def _withdrawn(self, question: CredentialRequired) -> Outcome:
+        """This instance could not keep what is given."""
+        if self._questions.is_open(question):
+            withdrawn = Decision(False, NO_KEYS, None, self._runtime.clock())
+            await self._close(question, await self._settle(question, withdrawn))
+        return Outcome.failed(UNAVAILABLE, f"credential {question.name!r} cannot be asked for: {NO_KEYS}")
+
+    async def _ask(self, question: Question) -> Decision:
         now = self._runtime.clock()
         if self._questions.expired(question.request, now):
             await self._settle(question, Decision(False, EXPIRY, None, now))
@@ -238,15 +283,18 @@ class Calls:
         await self._close(question, decision)
         return decision
 
-    async def _settle(self, question: ApprovalRequested, decision: Decision) -> Decision:
+    async def _settle(self, question: Question, decision: Decision) -> Decision:
         """The decision that counts, where no person has made one: first come, as between persons."""
         made = await self._holding.settle(question.request, decision)
         self._questions.decide({question.request: made})
         return made
 
-    async def _close(self, question: ApprovalRequested, decision: Decision) -> None:
-        await self._writer.commit(resolved(question.request, decision))
-        self._questions.close(question, decision)
+    async def _close(self, question: Question, decision: Decision) -> None:
+        """Of those who wait for the same answer the first one says that it is here, and none goes on before."""
+        async with self._closing:
+            if self._questions.is_open(question):
+                await self._writer.commit(resolved(question, decision))
+                self._questions.close(question, decision)
 
     def _look(self) -> None:
         """Nothing is left to do before a person answers. A doubt that nobody was asked about yet would be forgotten
@@ -258,7 +306,7 @@ class Calls:
 
     def _in_doubt(self, intent: Intent) -> bool:
         """It may have begun: its owner did not let go by itself, or a person was asked about it already."""
-        if intent.call.effect != "once":
+        if intent.call.effect != "once" or self._supplies.never_had(intent.tool):
             return False
         asked = self._questions.of(intent.call.call, IN_DOUBT)
         if asked and asked.approved is None:

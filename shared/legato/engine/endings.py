@@ -10,6 +10,7 @@ from legato.engine.fences import cancel_of
 from legato.engine.records import Origin, record_of
 from legato.engine.recovery import checkpoint
 from legato.engine.runtime import Runtime
+from legato.engine.supplies import forgotten
 from legato.events import Payload, TurnFailed, TurnInterrupted
 from legato.journal import ActiveTurn, Commit, Control, Decision, Private, Segment, Standing
 from legato.turn import TurnState
@@ -19,10 +20,11 @@ LOST_OWNERS: Final = 3
 
 
 def rest(
-    runtime: Runtime, origin: Origin, left: tuple[Private, ...], segment: Segment, state: TurnState, standing: Standing
-) -> tuple[tuple[Private, ...], Commit]:
+    runtime: Runtime, origin: Origin, left: tuple[Private, ...], credentials: frozenset[str], segment: Segment,
+    state: TurnState, standing: Standing,
+) -> tuple[tuple[Private, ...], Commit]:  # fmt: skip
     """The Commit of a turn's last segment: its record, the head at rest and the released lease; where it has completed,
-    what it has `left` for later ones. Before it, what is stored ahead of it.
+    what it has `left` for later ones; where it has ended, without its `credentials`. Before it, what is stored ahead.
 
     A turn that waits for a person also leaves its checkpoint, the pieces of that ahead. The Commit knows every answer
     that came before it: were its owner lost right after it, the turn is found by what `sweep_at` says.
@@ -37,10 +39,11 @@ def rest(
     if not waiting:
         record = record_of(state, origin, segment.last, now, expires_at, keep_partial=runtime.keep_partial)
         left = left if state.status == "completed" else ()
-        return (), Commit(segment=segment, head=head, lease=lease, turn=record, private=left)
+        gone = forgotten(state.turn, credentials, standing.control)
+        return (), Commit(segment=segment, head=head, lease=lease, turn=record, private=(*left, *gone))
     control = _unanswered(standing.control, state, expires_at)
     asked_for = bool(control.decisions.get(state.turn)) or state.turn in control.cancels
-    expiry = min(asked.expires_at for asked in state.approvals if asked.approved is None)
+    expiry = min(asked.expires_at for asked in state.waits_for)
     *pieces, kept = checkpoint(segment.last, state, expires_at)
     commit = Commit(
         segment=segment,
@@ -76,8 +79,8 @@ def answered(control: Control | None, turn: str) -> Mapping[str, Decision]:
 def _unanswered(control: Control | None, state: TurnState, expires_at: int) -> Control:
     """The control document with the decisions of this turn that nobody has taken up yet."""
     known = control or Control({}, expires_at)
-    taken = {asked.request for asked in state.approvals if asked.approved is not None}
-    left = {request: made for request, made in answered(control, state.turn).items() if request not in taken}
+    asked = {each.request for each in state.waits_for}
+    left = {request: made for request, made in answered(control, state.turn).items() if request in asked}
     others = {turn: made for turn, made in known.decisions.items() if turn != state.turn}
     decisions = {**others, state.turn: left} if left else others
     return replace(known, decisions=decisions, expires_at=expires_at)

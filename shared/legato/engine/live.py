@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from legato.engine.past import Past
 from legato.engine.questions import Questions
 from legato.engine.records import Origin
 from legato.engine.runtime import Runtime, persist
+from legato.engine.supplies import Kept, Place, Supplies
 from legato.engine.writer import Writer
 from legato.errors import JournalRejected, LeaseLost, LegatoError, ModelFailed, Refused, StepFailed, ToolFailed
 from legato.events import Payload, TurnCompleted, TurnFailed, TurnInterrupted, TurnSuspended
@@ -51,21 +52,23 @@ class LiveTurn:
 
     def __init__(
         self, runtime: Runtime, key: SessionKey, committed: Standing, fence: Segment, state: TurnState,
-        origin: Origin, past: Past,
+        origin: Origin, past: Past, credentials: Mapping[str, Kept] | None = None,
     ) -> None:  # fmt: skip
-        """`fence` began this epoch, `committed` are the documents since then, `state` is the turn up to and with it."""
+        """`fence` began this epoch, `committed` are the documents since then, `state` is the turn up to and with it,
+        `credentials` are kept for it."""
         assert committed.lease
         self.key = key
         self.over = asyncio.Event()
         self.origin = origin
         self.holding = Holding(runtime, key, committed.lease)
         self.writer = Writer(runtime, key, self.holding, committed, state, fence)
-        self.questions = Questions(state.approvals, answered(committed.control, state.turn))
-        self.calls = Calls(runtime, key, self.writer, self.holding, past, self.questions, origin.first)
+        self.questions = Questions(state, answered(committed.control, state.turn))
+        self.supplies = Supplies(runtime, Place(key, state.turn, origin.first), credentials or {})
+        self.calls = Calls(runtime, key, self.writer, self.holding, past, self.questions, self.supplies, origin.first)
         self.turn = OpenTurn(runtime, key, self.writer, self.calls, past, origin)
         self._past = past
         self._runtime = runtime
-        self._since = runtime.clock() if state.approvals else origin.started_at
+        self._since = runtime.clock() if origin.waited else origin.started_at
         self._stopped: Payload | None = None
         self._stopping = asyncio.Event()
         if cancel := cancel_of(committed.control, state.turn):
@@ -155,7 +158,7 @@ class LiveTurn:
             raise HandedBack
         if self._stopped:
             return [self._stopped]
-        return [*self.questions.new, TurnSuspended(reason="approval")]
+        return [*self.questions.new, TurnSuspended(reason=self.questions.reason)]
 
     async def _to_its_end(self, body: Body) -> str:
         """The reason to close the feed with."""
@@ -168,7 +171,8 @@ class LiveTurn:
             else:
                 await self.writer.release()
             return "draining"
-        await self.writer.finish(ending, partial(rest, self._runtime, self.origin, self.turn.left()))
+        last = partial(rest, self._runtime, self.origin, self.turn.left(), self.supplies.names)
+        await self.writer.finish(ending, last)
         return "ended" if self.writer.state.ended else "suspended"
 
     async def _tear_down(self, task: asyncio.Task[None], grace: float) -> None:

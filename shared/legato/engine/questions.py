@@ -123,6 +123,4 @@ def resolved(question: Question, decision: Decision) -> Payload:
     if isinstance(question, CredentialRequired):
         kind = CredentialSupplied if decision.approved else CredentialWithdrawn
         return kind(name=question.name)
-    return ApprovalResolved(
-        request=question.request, approved=decision.approved, by=decision.by, note=decision.note
-    )
+    return ApprovalResolved(request=question.request, approved=decision.approved, by=decision.by, note=decision.note)

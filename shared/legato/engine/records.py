@@ -18,11 +18,12 @@ RECORD_TOOLS_BYTES = 192 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What of a turn's record was fixed when it began."""
+    """What of a turn's record was fixed when it began; and whether it has `waited` for a person since."""
 
     first: int
     started_at: int
     retry_of: str | None = None
+    waited: bool = False
 
 
 def record_of(
@@ -54,7 +55,7 @@ def record_of(
 
 
 def origin_of(record: TurnRecord) -> Origin:
-    return Origin(record.first, record.started_at, record.retry_of)
+    return Origin(record.first, record.started_at, record.retry_of, waited=record.status == "waiting")
 
 
 def state_of(record: TurnRecord) -> TurnState:

@@ -14,6 +14,7 @@ from pydantic import JsonValue, TypeAdapter
 from legato.engine.past import Recorded, noted, recorded
 from legato.engine.records import fold, joined, state_of
 from legato.engine.runtime import Runtime
+from legato.engine.supplies import Kept, kept
 from legato.journal import Private, Segment, SessionKey, TurnRecord
 from legato.turn import SessionState, TurnState, advance, merged
 
@@ -41,12 +42,13 @@ _KEPT: Final[TypeAdapter[Checkpoint | list[str]]] = TypeAdapter(Checkpoint | lis
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A turn up to some seq, and the steps and the calls' notes recorded for it. `whole`: nothing that its events told
-    has been lost."""
+    """A turn up to some seq, the steps and the calls' notes recorded for it, and the credentials kept for it. `whole`:
+    nothing that its events told has been lost."""
 
     state: TurnState
     steps: Mapping[str, Recorded]
     notes: Mapping[str, JsonValue]
+    credentials: Mapping[str, Kept]
     whole: bool
 
 
@@ -81,11 +83,12 @@ async def recover(runtime: Runtime, key: SessionKey, record: TurnRecord, last: i
         texts, state = await asyncio.gather(reading, _gone_on(runtime, key, begun, first, until))
     else:
         texts = await reading
-        kept = _checkpoint_in(texts) or begun
-        state = await _gone_on(runtime, key, kept if kept.seq >= first else begun, first, until)
+        stored = _checkpoint_in(texts) or begun
+        state = await _gone_on(runtime, key, stored if stored.seq >= first else begun, first, until)
+    credentials = kept(texts, record.first)
     if state is None:
-        return Found(state_of(record), {}, {}, whole=False)
-    return Found(state, recorded(texts, record.first), noted(texts, record.first), whole=True)
+        return Found(state_of(record), {}, {}, credentials, whole=False)
+    return Found(state, recorded(texts, record.first), noted(texts, record.first), credentials, whole=True)
 
 
 async def _gone_on(runtime: Runtime, key: SessionKey, start: Checkpoint, first: int, last: int) -> TurnState | None:

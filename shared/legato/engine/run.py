@@ -23,7 +23,7 @@ from legato.engine.recovery import recover
 from legato.engine.runtime import ANSWER_SECONDS, PAUSE_SECONDS, Runtime, answer, persist
 from legato.errors import Conflict, Draining, Invalid, JournalUnavailable, SessionBusy, TurnConflict
 from legato.events import Payload, TurnFailed, TurnResumed, TurnStarted
-from legato.journal import ActiveTurn, Cancel, Control, Decision, SessionKey, Standing, TurnRecord
+from legato.journal import ActiveTurn, Cancel, Control, Decision, Private, SessionKey, Standing, TurnRecord
 from legato.journal.wakeups import NEVER
 from legato.turn import TurnState, advance
 
@@ -188,10 +188,12 @@ class Engine:
                 await answer(journal.commit, key, awaking(self._runtime, standing, turn, asked))
                 return asked
 
-    async def decide(self, key: SessionKey, turn: str, request: str, decision: Decision, standing: Standing) -> None:
-        """Writes a person's decision where the owner finds it. Raises Conflict where `standing` stands no more: the
-        question may have been settled since that was read."""
-        commit = decided(self._runtime, standing, turn, request, decision)
+    async def decide(
+        self, key: SessionKey, turn: str, request: str, decision: Decision, standing: Standing, *given: Private
+    ) -> None:
+        """Writes a person's decision where the owner finds it, and what is `given` with it. Raises Conflict where
+        `standing` stands no more: the question may have been settled since that was read."""
+        commit = replace(decided(self._runtime, standing, turn, request, decision), private=given)
         assert commit.control
         await answer(self._runtime.journal.commit, key, commit)
         self.tell(key, turn, commit.control)
@@ -254,7 +256,7 @@ class Engine:
         past = Past(found.state, found.steps, doubt_of(standing), found.notes)
         state = advance(found.state, resumed)
         documents = documents_of(committed, standing.control)
-        live = LiveTurn(runtime, key, documents, committed.segment, state, origin_of(record), past)
+        live = LiveTurn(runtime, key, documents, committed.segment, state, origin_of(record), past, found.credentials)
         self._own(live, _given(last) if last else self._entered(record.agent))
         return live
 

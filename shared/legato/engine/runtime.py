@@ -13,6 +13,7 @@ from legato.credentials import Shared, unknown
 from legato.errors import JournalUnavailable
 from legato.journal import Journal
 from legato.settings import Settings
+from legato.vault import Vault
 
 log = logging.getLogger("legato.engine")
 T = TypeVar("T")
@@ -36,6 +37,7 @@ class Runtime:
     nonce: Callable[[], str]
     instance: str
     credentials: Mapping[str, Shared] = field(default_factory=dict)
+    vault: Vault | None = None
 
     @property
     def lease_ms(self) -> int:

@@ -22,6 +22,7 @@ from legato.tools import Tool
 
 PREFIX: Final = "credential."
 """Of the private document's name; and, in `control`, of what the answer goes by."""
+NO_KEYS: Final = "LEGATO_CREDENTIAL_KEYS is not set"
 REJECTED: Final = "credential_rejected"
 """The code of a call whose credential was not taken: the next call that needs it asks for another one."""
 
@@ -113,6 +114,10 @@ class Supplies:
     def of(self, tool: Tool) -> list[str]:
         """Those that only the user can give it."""
         return [name for name in tool.credentials if name not in self._runtime.credentials]
+
+    def never_had(self, tool: Tool | None) -> bool:
+        """It cannot have begun: it needs what nobody has given."""
+        return tool is not None and not self.names.issuperset(self.of(tool))
 
     def value(self, name: str) -> Supplied | None:
         return opened(self._runtime, self._place, name, self._kept.get(name))
