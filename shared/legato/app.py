@@ -30,8 +30,9 @@ from legato.gateway import Gateway
 from legato.journal import Journal
 from legato.journal.firestore import FirestoreJournal
 from legato.journal.sqlite import SqliteJournal
-from legato.settings import Settings
+from legato.settings import Settings, keys_of
 from legato.sweeper import Sweeper
+from legato.vault import Vault
 
 DEFAULT_AGENT = "agent"
 
@@ -73,9 +74,14 @@ def build(settings: Settings) -> App:
     """Wires one process. Raises SettingsError when what the settings name cannot be imported."""
     instance = f"{socket.gethostname()}-{os.getpid()}-{nonce()[:6]}"
     journal = open_journal(settings)
-    credentials = load_credentials(settings.credentials)
     runtime = Runtime(
-        journal=journal, settings=settings, clock=now, nonce=nonce, instance=instance, credentials=credentials
+        journal=journal,
+        settings=settings,
+        clock=now,
+        nonce=nonce,
+        instance=instance,
+        credentials=load_credentials(settings.credentials),
+        vault=open_vault(settings),
     )
     agents = load_agents(settings.agent)
     engine = Engine(runtime, agents, default=next(iter(agents)))
@@ -128,6 +134,12 @@ def load_verifier(name: str) -> Verifier:
     except (ImportError, AttributeError, TypeError) as wrong:
         raise SettingsError(f"LEGATO_AUTH={name!r}: {wrong}") from wrong
     return cast(Verifier, found)
+
+
+def open_vault(settings: Settings) -> Vault | None:
+    """None: there is no key, and what a user gives is not kept."""
+    keys = keys_of(settings.credential_keys.get_secret_value())
+    return Vault(keys) if keys else None
 
 
 def load_agents(name: str) -> dict[str, AgentFunction]:

@@ -154,6 +154,12 @@ class AlreadyDecided(LegatoError):
     code = "already_decided"
 
 
+class CredentialsNotKept(LegatoError):
+    """The service has no key to keep a user's credential with (`LEGATO_CREDENTIAL_KEYS`): nothing was taken."""
+
+    code = "credentials_not_kept"
+
+
 class TooLarge(LegatoError):
     """The request's body is over its limit."""
 

@@ -1,4 +1,5 @@
-"""What a request can ask for, whatever the framework that carries it: start, follow, look, cancel, decide, delete.
+"""What a request can ask for, whatever the framework that carries it: start, follow, look, cancel, decide, supply,
+delete.
 
 Rules of this file:
 - A principal sees only what is below its own uid; everything else is simply not there.
@@ -9,7 +10,8 @@ Rules of this file:
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hmac import compare_digest
 from typing import Any
 
 from pydantic_core import to_json
@@ -23,11 +25,20 @@ from legato.engine.lead import Lead
 from legato.engine.recovery import recover
 from legato.engine.run import Engine, Started, StartTurn
 from legato.engine.runtime import Runtime, answer
+from legato.engine.supplies import NO_KEYS, Home, forgotten, names_in, opened, sealed
 from legato.engine.view import view
-from legato.errors import AlreadyDecided, Conflict, Draining, InputTooLarge, NotFound, TurnGone
+from legato.errors import (
+    AlreadyDecided,
+    Conflict,
+    CredentialsNotKept,
+    Draining,
+    InputTooLarge,
+    NotFound,
+    TurnGone,
+)
 from legato.events import Cursor
 from legato.follow import Reader
-from legato.journal import Cancel, Decision, Place, SessionKey, Standing, TurnRecord
+from legato.journal import Cancel, Commit, Decision, Head, Place, SessionKey, Standing, TurnRecord
 from legato.principal import Principal
 from legato.quota import Quota
 from legato.stream import Looks, Stream, poll
@@ -181,9 +192,51 @@ class Gateway:
         made = made or decision
         if made.approved != approved:
             raise AlreadyDecided(f"question {request!r} was {'approved' if made.approved else 'denied'} by {made.by}")
+        return await self._gone_on(key, record, standing, again)
+
+    async def supply(self, key: SessionKey, turn: str, name: str, value: str, expires_in: float | None) -> Decided:
+        """Gives a turn the credential that it waits for, for `expires_in` seconds; until it is taken up the last one
+        counts. The turn is resumed here if it waited for it.
+
+        Raises NotFound, TurnGone, AlreadyDecided, CredentialsNotKept, Draining.
+        """
+        self._refuse_when_leaving(key)
+        while True:
+            record = await self._record(key, turn)
+            standing = await answer(self._runtime.journal.standing, key)
+            home = Home(key, turn, record.first)
+            request = await self._required(record, standing, home, name, value)
+            if again := request is None:
+                break
+            given = sealed(self._runtime, home, name, value, expires_in)
+            decision = Decision(True, key.uid, None, self._runtime.clock())
+            with suppress(Conflict):
+                await self._engine.decide(key, turn, request, decision, standing, given)
+                break
+        return await self._gone_on(key, record, standing, again)
+
+    async def _gone_on(self, key: SessionKey, record: TurnRecord, standing: Standing, again: bool) -> Decided:
         await self._engine.take_over(key)
         waited = standing.head and standing.head.turn and standing.head.turn.status == "waiting"
         return Decided(record, again, standing.seq if waited else None)
+
+    async def _required(self, record: TurnRecord, standing: Standing, home: Home, name: str, value: str) -> str | None:
+        """What the answer goes by; None where this value has been taken up. Raises NotFound, AlreadyDecided,
+        CredentialsNotKept."""
+        _refuse_when_over(record, standing)
+        found = await answer(recover, self._runtime, home.key, record, standing.seq)
+        asked = next((each for each in found.state.credentials if each.name == name), None)
+        if asked is None and name not in found.credentials:
+            raise NotFound(f"turn {record.turn!r} has asked for no credential {name!r}")
+        if self._runtime.vault is None:
+            raise CredentialsNotKept(f"credential {name!r} was not taken: {NO_KEYS}")
+        made = answered(standing.control, record.turn).get(asked.request) if asked else None
+        if asked and (made.approved if made else self._runtime.clock() < asked.expires_at):
+            return asked.request
+        given = opened(self._runtime, home, name, found.credentials.get(name))
+        if asked is None and given and compare_digest(given.value.encode(), value.encode()):
+            return None
+        raise AlreadyDecided(f"credential {name!r} is asked for no more")
 
     async def _made(
         self, key: SessionKey, record: TurnRecord, standing: Standing, request: str, now: int
@@ -191,11 +244,7 @@ class Gateway:
         """The decision that was made; None while the question is open. Raises NotFound, AlreadyDecided."""
         if made := answered(standing.control, record.turn).get(request):
             return made
-        active = standing.head.turn if standing.head else None
-        if record.status in ENDED or active is None or active.id != record.turn:
-            raise AlreadyDecided(f"turn {record.turn!r} has ended; it asks nothing any more")
-        if cancel_of(standing.control, record.turn):
-            raise AlreadyDecided(f"turn {record.turn!r} is being cancelled; it asks nothing any more")
+        _refuse_when_over(record, standing)
         state = (await answer(recover, self._runtime, key, record, standing.seq)).state
         asked = next((approval for approval in state.approvals if approval.request == request), None)
         if asked is None:
@@ -224,7 +273,7 @@ class Gateway:
             if standing.head is None or standing.head.deleted:
                 raise NotFound(f"there is no session {key.session!r}")
             try:
-                buried = tombstone(self._runtime, standing, standing.head)
+                buried = await self._buried(key, standing, standing.head)
                 committed = await answer(self._runtime.journal.commit, key, buried)
                 break
             except Conflict:
@@ -233,6 +282,14 @@ class Gateway:
         if turn := standing.head.turn:
             self._engine.cancel_here(key, turn.id, Cancel("the session was deleted", key.uid, self._runtime.clock()))
         await answer(self._runtime.journal.purge, key, committed.head)
+
+    async def _buried(self, key: SessionKey, standing: Standing, head: Head) -> Commit:
+        """What ends the session, and with a turn that is active the credentials that were kept for it."""
+        buried = tombstone(self._runtime, standing, head)
+        if head.turn is None:
+            return buried
+        texts = await answer(self._runtime.journal.private, key, head.turn.id, self._runtime.clock())
+        return replace(buried, private=forgotten(head.turn.id, names_in(texts), standing.control))
 
     async def drain(self) -> None:
         """Lets go of everything before the process ends: see `engine.drain`.
@@ -295,3 +352,12 @@ class Gateway:
     def _stream(self, key: SessionKey, reader: Reader, caller: Principal | None, lead: Lead | None = None) -> Stream:
         admission = self._admissions.of(key, caller)
         return Stream(self._runtime, key.session, reader, self._looks, admission, lead)
+
+
+def _refuse_when_over(record: TurnRecord, standing: Standing) -> None:
+    """Raises AlreadyDecided."""
+    active = standing.head.turn if standing.head else None
+    if record.status in ENDED or active is None or active.id != record.turn:
+        raise AlreadyDecided(f"turn {record.turn!r} has ended; it asks nothing any more")
+    if cancel_of(standing.control, record.turn):
+        raise AlreadyDecided(f"turn {record.turn!r} is being cancelled; it asks nothing any more")

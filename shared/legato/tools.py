@@ -278,9 +278,9 @@ def tool(
     is in doubt: its result, or None when it had no effect. `approval` is what a person is asked before it runs, or a
     function of the arguments that gives that, None where nobody needs to be. `allow`, sync or async, is given the
     principal and the arguments by parameter, as the function would be; what it does not say True to is settled as
-    `forbidden`, and the function never entered. `credentials` are the names of those that it asks its `turn` for: one that
-    LEGATO_CREDENTIALS does not have is asked of the turn's user before the function is entered. Raises TypeError for
-    what can never work.
+    `forbidden`, and the function never entered. `credentials` are the names of those that it asks its `turn` for: one
+    that LEGATO_CREDENTIALS does not have is asked of the turn's user before the function is entered. Raises TypeError
+    for what can never work.
     """
     make = partial(
         _make,

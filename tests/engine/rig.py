@@ -39,6 +39,7 @@ from legato.journal.sqlite import SqliteJournal
 from legato.principal import Principal
 from legato.settings import Settings
 from legato.stream import Stream
+from legato.vault import Vault
 
 T = TypeVar("T")
 KEY = SessionKey("ann", "s1")
@@ -47,6 +48,7 @@ PATIENCE = 10.0
 
 UNLIMITED: dict[str, Any] = {"turns_active": 0, "streams_open": 0, "turns_per_minute": 0}
 SHORT: dict[str, Any] = {"flush": 0.02, "lease": 6, "pending_seconds": 0.2, "ping": 0.2} | UNLIMITED
+VAULT = Vault([b"k" * 32])
 
 
 class Clock:
@@ -364,13 +366,14 @@ class Rig:
         agents: Sequence[str] = ("agent", "second"),
         journal: Journal | None = None,
         verifier: Verifier | None = None,
+        vault: Vault | None = VAULT,
         **settings: Any,
     ) -> Instance:
         """`agents` are the names under which it serves `agent`, `journal` another one than the file."""
         clock = Clock()
         flaky = Flaky(journal or SqliteJournal(self.path, clock=clock))
         wanted = Settings(**{**SHORT, **settings})
-        runtime = Runtime(flaky, wanted, clock, lambda: uuid4().hex, name or uuid4().hex[:6])
+        runtime = Runtime(flaky, wanted, clock, lambda: uuid4().hex, name or uuid4().hex[:6], vault=vault)
         engine = Engine(runtime, dict.fromkeys(agents, as_agent(agent)), default="agent")
         made = Instance(clock, flaky, runtime, engine, Gateway(runtime, engine, verifier or Developers(clock)))
         self.stack.push_async_callback(made.close)

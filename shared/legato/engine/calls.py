@@ -245,7 +245,7 @@ class Calls:
         )
 
     async def _lacking(self, intent: ToolCall, tool: Tool) -> Outcome | None:
-        """None: what only its user can give it is here, and durably so. It is asked for, and once by all who need it."""
+        """None: what only its user can give it is here. It is asked for once, whoever else needs it too."""
         for name in self._supplies.of(tool) if tool.can_take(intent.arguments) else ():
             while question := self._questions.credential(name) or self._required(name, tool):
                 if self._runtime.vault is None:
@@ -253,7 +253,7 @@ class Calls:
                 if not (await self._ask(question)).approved:
                     return Outcome.failed(EXPIRED, f"nobody gave credential {name!r} in time")
                 if self._supplies.value(name) is None:
-                    await self._supplies.read()
+                    await self._supplies.read(name)
         return None
 
     def _required(self, name: str, tool: Tool) -> CredentialRequired | None:

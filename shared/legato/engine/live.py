@@ -18,7 +18,7 @@ from legato.engine.past import Past
 from legato.engine.questions import Questions
 from legato.engine.records import Origin
 from legato.engine.runtime import Runtime, persist
-from legato.engine.supplies import Kept, Place, Supplies
+from legato.engine.supplies import Home, Kept, Supplies
 from legato.engine.writer import Writer
 from legato.errors import JournalRejected, LeaseLost, LegatoError, ModelFailed, Refused, StepFailed, ToolFailed
 from legato.events import Payload, TurnCompleted, TurnFailed, TurnInterrupted, TurnSuspended
@@ -63,7 +63,7 @@ class LiveTurn:
         self.holding = Holding(runtime, key, committed.lease)
         self.writer = Writer(runtime, key, self.holding, committed, state, fence)
         self.questions = Questions(state, answered(committed.control, state.turn))
-        self.supplies = Supplies(runtime, Place(key, state.turn, origin.first), credentials or {})
+        self.supplies = Supplies(runtime, Home(key, state.turn, origin.first), credentials or {})
         self.calls = Calls(runtime, key, self.writer, self.holding, past, self.questions, self.supplies, origin.first)
         self.turn = OpenTurn(runtime, key, self.writer, self.calls, past, origin)
         self._past = past

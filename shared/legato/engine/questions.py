@@ -84,11 +84,14 @@ class Questions:
         return self._known.get(request, now + 1) <= now and request not in self._decisions
 
     def put(self, question: Question) -> asyncio.Future[Decision]:
-        """The answer: there already where the question is decided."""
+        """The answer: there already where the question is decided, by one that waited for the same even resolved."""
         answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        known = question.request in self._known
         if decided := self._decisions.get(question.request):
             answer.set_result(decided)
-        elif question.request not in self._known:
+            if not known:
+                return answer
+        elif not known:
             self._new[question.request] = question
         self._open.setdefault(question.request, []).append(answer)
         self._put[question.request] = question

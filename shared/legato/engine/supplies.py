@@ -49,7 +49,7 @@ _KEPT: Final = TypeAdapter(Kept)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Home:
     """The turn to which what is kept belongs, and from where on in its session."""
 
     key: SessionKey
@@ -62,11 +62,16 @@ class Place:
 
 def kept(texts: Mapping[str, str], first: int) -> dict[str, Kept]:
     """What is kept, by name, among the private documents of the turn that began at `first`."""
-    found = {name: _KEPT.validate_json(text) for name, text in texts.items() if name.startswith(PREFIX)}
-    return {name.removeprefix(PREFIX): each for name, each in found.items() if each.first == first}
+    found = {name: _KEPT.validate_json(texts[f"{PREFIX}{name}"]) for name in names_in(texts)}
+    return {name: each for name, each in found.items() if each.first == first}
 
 
-def sealed(runtime: Runtime, place: Place, name: str, value: str, expires_in: float | None) -> Private:
+def names_in(texts: Mapping[str, str]) -> list[str]:
+    """The names of all credentials among the private documents of a turn."""
+    return [name.removeprefix(PREFIX) for name in texts if name.startswith(PREFIX)]
+
+
+def sealed(runtime: Runtime, home: Home, name: str, value: str, expires_in: float | None) -> Private:
     """The document that keeps `value`. It counts for `expires_in` seconds, for as long as a turn may wait and run at
     most, and is stored for as long after that as somebody may have to know that there was one."""
     assert runtime.vault
@@ -74,14 +79,14 @@ def sealed(runtime: Runtime, place: Place, name: str, value: str, expires_in: fl
     most = runtime.approval_ms + int(runtime.settings.turn_seconds * 1000)
     expires_at = now + (most if expires_in is None else min(most, int(expires_in * 1000)))
     text = _SUPPLIED.dump_json(Supplied(value, expires_at)).decode()
-    return _document(place, name, runtime.vault.seal(place.of(name), text), now + most + 2 * runtime.ttl_ms)
+    return _document(home, name, runtime.vault.seal(home.of(name), text), now + most + 2 * runtime.ttl_ms)
 
 
-def opened(runtime: Runtime, place: Place, name: str, each: Kept | None) -> Supplied | None:
+def opened(runtime: Runtime, home: Home, name: str, each: Kept | None) -> Supplied | None:
     """The value that counts."""
     if each is None or each.sealed is None or runtime.vault is None:
         return None
-    text = runtime.vault.open(place.of(name), each.sealed)
+    text = runtime.vault.open(home.of(name), each.sealed)
     supplied = None if text is None else _SUPPLIED.validate_json(text)
     return supplied if supplied and runtime.clock() < supplied.expires_at else None
 
@@ -93,16 +98,16 @@ def forgotten(turn: str, names: Iterable[str], control: Control | None) -> tuple
     return tuple(Private(turn, f"{PREFIX}{name}", None, 0) for name in sorted(marked.union(names)))
 
 
-def _document(place: Place, name: str, text: str | None, expires_at: int) -> Private:
-    return Private(place.turn, f"{PREFIX}{name}", _KEPT.dump_json(Kept(place.first, text)).decode(), expires_at)
+def _document(home: Home, name: str, text: str | None, expires_at: int) -> Private:
+    return Private(home.turn, f"{PREFIX}{name}", _KEPT.dump_json(Kept(home.first, text)).decode(), expires_at)
 
 
 class Supplies:
     """What the user of one turn has given its tools. `kept` is what was stored when its owner took it over."""
 
-    def __init__(self, runtime: Runtime, place: Place, kept: Mapping[str, Kept]) -> None:
+    def __init__(self, runtime: Runtime, home: Home, kept: Mapping[str, Kept]) -> None:
         self._runtime = runtime
-        self._place = place
+        self._home = home
         self._kept = dict(kept)
         self._refused: set[str] = set()
 
@@ -120,13 +125,15 @@ class Supplies:
         return tool is not None and not self.names.issuperset(self.of(tool))
 
     def value(self, name: str) -> Supplied | None:
-        return opened(self._runtime, self._place, name, self._kept.get(name))
+        return opened(self._runtime, self._home, name, self._kept.get(name))
 
-    async def read(self) -> None:
-        """Takes up what has been given meanwhile."""
-        key, turn, first = self._place.key, self._place.turn, self._place.first
-        texts = await persist(self._runtime.journal.private, key, turn, self._runtime.clock())
-        self._kept |= kept(texts, first)
+    async def read(self, name: str) -> None:
+        """Takes up what has been given under this name meanwhile."""
+        home = self._home
+        texts = await persist(self._runtime.journal.private, home.key, home.turn, self._runtime.clock())
+        found = kept(texts, home.first)
+        if name in found:
+            self._kept[name] = found[name]
 
     def shared(self, tool: Tool) -> dict[str, Shared]:
         """Those of the tool, as one call is given them."""
@@ -135,13 +142,13 @@ class Supplies:
     def refuse(self, names: Iterable[str]) -> None:
         """They were not taken, and count no more."""
         for name in self.names.intersection(names):
-            self._kept[name] = Kept(self._place.first, None)
+            self._kept[name] = Kept(self._home.first, None)
             self._refused.add(name)
 
     def take_refused(self) -> tuple[Private, ...]:
         """What the journal has to know of that."""
         expires_at = self._runtime.clock() + self._runtime.retention_ms
-        refused = tuple(_document(self._place, name, None, expires_at) for name in sorted(self._refused))
+        refused = tuple(_document(self._home, name, None, expires_at) for name in sorted(self._refused))
         self._refused.clear()
         return refused
 

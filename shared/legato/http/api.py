@@ -16,9 +16,9 @@ from legato.auth import Verifier
 from legato.engine.run import StartTurn
 from legato.errors import Invalid, LegatoError, Unauthorized, VerifierFailed
 from legato.events import Cursor
-from legato.gateway import NONSENSE, Gateway
+from legato.gateway import NONSENSE, Decided, Gateway
 from legato.http import cors, inputs, operations
-from legato.http.bodies import AuthBody, CancelBody, DecisionBody, StartBody
+from legato.http.bodies import AuthBody, CancelBody, DecisionBody, StartBody, SupplyBody
 from legato.http.message import Answer, Request, json_answer
 from legato.http.openapi import JSON, document
 from legato.http.problems import RETRY_AFTER, problem
@@ -195,11 +195,29 @@ async def _decide(call: Call) -> Answer:
         call.linger()
     decided = await call.gateway.decide(call.key, turn, request, body.approved, body.note)
     if kind == sse.MEDIA_TYPE:
-        last = call.request.headers.get("last-event-id")
-        cursor = (Cursor.parse(last) or NONSENSE) if last else None
-        return _streamed(call, call.gateway.follow_decided(call.key, decided, cursor, call.principal))
+        return _gone_on(call, decided)
     fields = {"session": call.key.session, "turn": turn, "request": request, "approved": body.approved}
     return json_answer(200 if decided.again else 202, fields)
+
+
+async def _supply(call: Call) -> Answer:
+    call.query()
+    kind = call.accepted()
+    body = call.body(SupplyBody)
+    turn, name = call.ids["turn"], call.ids["name"]
+    if kind == sse.MEDIA_TYPE:
+        call.linger()
+    supplied = await call.gateway.supply(call.key, turn, name, body.value.get_secret_value(), body.expires_in)
+    if kind == sse.MEDIA_TYPE:
+        return _gone_on(call, supplied)
+    return json_answer(200 if supplied.again else 202, {"session": call.key.session, "turn": turn, "name": name})
+
+
+def _gone_on(call: Call, decided: Decided) -> Answer:
+    """The stream of the turn that was answered."""
+    last = call.request.headers.get("last-event-id")
+    cursor = (Cursor.parse(last) or NONSENSE) if last else None
+    return _streamed(call, call.gateway.follow_decided(call.key, decided, cursor, call.principal))
 
 
 async def _auth(call: Call) -> Answer:
@@ -258,6 +276,7 @@ ROUTES: Final = (
     Route("GET", "/v1/sessions/{session}/events", _events, operations.FOLLOW),
     Route("POST", "/v1/sessions/{session}/turns/{turn}/cancel", _cancel, operations.CANCEL),
     Route("POST", "/v1/sessions/{session}/turns/{turn}/approvals/{request}", _decide, operations.DECIDE),
+    Route("POST", "/v1/sessions/{session}/turns/{turn}/credentials/{name}", _supply, operations.SUPPLY),
     Route("POST", "/v1/sessions/{session}/auth", _auth, operations.PROLONG),
     Route("GET", "/v1/sessions/{session}", _snapshot, operations.LOOK),
     Route("DELETE", "/v1/sessions/{session}", _delete, operations.DELETE),

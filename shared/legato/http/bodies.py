@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, SecretStr, StringConstraints
 
 from legato.events import Id
 from legato.turn import TurnState
+
+
+CREDENTIAL_BYTES: Final = 16 * 1024
 
 
 class _Strict(BaseModel):
@@ -31,6 +34,17 @@ class DecisionBody(_Strict):
     note: Annotated[str, StringConstraints(max_length=2000)] | None = None
 
 
+def _bounded(value: SecretStr) -> SecretStr:
+    if len(value.get_secret_value().encode()) > CREDENTIAL_BYTES:
+        raise ValueError(f"expected at most {CREDENTIAL_BYTES} bytes of UTF-8")
+    return value
+
+
+class SupplyBody(_Strict):
+    value: Annotated[SecretStr, Field(min_length=1, max_length=CREDENTIAL_BYTES), AfterValidator(_bounded)]
+    expires_in: Annotated[float, Field(gt=0, le=30 * 86400)] | None = None
+
+
 class AuthBody(_Strict):
     stream: Id
 
@@ -52,6 +66,12 @@ class Taken(BaseModel):
     turn: str
     request: str
     approved: bool
+
+
+class Supplied(BaseModel):
+    session: str
+    turn: str
+    name: str
 
 
 class Snapshot(BaseModel):

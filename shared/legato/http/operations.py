@@ -6,6 +6,7 @@ from typing import Final
 
 from legato.errors import (
     AlreadyDecided,
+    CredentialsNotKept,
     InputTooLarge,
     NotFound,
     SessionBusy,
@@ -27,6 +28,8 @@ from legato.http.bodies import (
     Sessions,
     Snapshot,
     StartBody,
+    Supplied,
+    SupplyBody,
     Taken,
 )
 from legato.http.openapi import ID, Operation
@@ -73,6 +76,14 @@ DECIDE: Final = Operation(
     headers=_LAST_EVENT_ID,
     body=DecisionBody,
     raises=(NotFound, TurnGone, AlreadyDecided),
+)
+SUPPLY: Final = Operation(
+    "Gives a turn the credential that it waits for; 200 where that value had been taken up",
+    {200: Supplied, 202: Supplied},
+    stream=200,
+    headers=_LAST_EVENT_ID,
+    body=SupplyBody,
+    raises=(NotFound, TurnGone, AlreadyDecided, CredentialsNotKept),
 )
 PROLONG: Final = Operation(
     "Lets an open stream be read for as long as the token lasts that comes with this",

@@ -20,6 +20,7 @@ _STATUS: Final[Mapping[type[errors.LegatoError], int]] = {
     errors.TurnConflict: 409,
     errors.SessionBusy: 409,
     errors.AlreadyDecided: 409,
+    errors.CredentialsNotKept: 409,
     errors.TooLarge: 413,
     errors.InputTooLarge: 413,
     errors.TooManyTurns: 429,
