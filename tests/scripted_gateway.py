@@ -119,6 +119,10 @@ class ScriptedGateway(Gateway):
     async def prolong(self, key: SessionKey, stream: str, caller: Principal) -> None:
         self._called("prolong", key, stream, caller)
 
+    async def supply(self, key: SessionKey, turn: str, name: str, value: str, expires_in: float | None) -> Decided:
+        self._called("supply", key, turn, name, value, expires_in)
+        return Decided(TurnRecord(turn, "waiting", "agent", "hello", 1, 0, 0), again=self.ended, waited_at=5)
+
     def follow_decided(
         self, key: SessionKey, decided: Decided, cursor: Cursor | None, caller: Principal | None = None
     ) -> ScriptedStream:

@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter
 
 from legato.agents.loop import Agent
+from legato.errors import ToolFailed
 from legato.models.scripted import ScriptedModel
 from legato.tools import ToolContext, tool
 
@@ -24,11 +25,21 @@ class Entry(BaseModel):
     amount: int
 
 
+class Letter(BaseModel):
+    """A line of the ledger: whom a mail was sent to, and the key of the call that did it."""
+
+    key: str
+    to: str
+
+
+_LINE: Final[TypeAdapter[Entry | Letter]] = TypeAdapter(Entry | Letter)
+
+
 def _ledger() -> Path:
     return Path(os.environ.get("LEGATO_DEMO_LEDGER") or _DEFAULT_LEDGER)
 
 
-def _enter(entry: Entry) -> None:
+def _enter(entry: Entry | Letter) -> None:
     """Appends one whole line, however many processes do so at once."""
     path = _ledger()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,12 +50,11 @@ def _enter(entry: Entry) -> None:
         os.close(file)
 
 
-def entered(key: str) -> Entry | None:
-    """The ledger's line of that key: what became of a transfer in doubt."""
+def entered(key: str) -> Entry | Letter | None:
+    """The ledger's line of that key: what became of a call in doubt."""
     path = _ledger()
     lines = path.read_text().splitlines() if path.exists() else []
-    entries = map(Entry.model_validate_json, lines)
-    return next((entry for entry in entries if entry.key == key), None)
+    return next((entry for entry in map(_LINE.validate_json, lines) if entry.key == key), None)
 
 
 @tool(effect="read")
@@ -79,6 +89,16 @@ async def wire(amount: int, *, key: str) -> Entry:
     return entry
 
 
+@tool(effect="once", timeout=5, reconcile=entered, credentials=("mail",))
+async def mail(to: Annotated[str, Field(max_length=200)], *, key: str, turn: ToolContext) -> Letter:
+    """Sends a mail, once, with what its user gives for `mail`: any word but `wrong` will do."""
+    if await turn.credentials("mail") == "wrong":
+        raise ToolFailed("credential_rejected", "the mail server does not take it")
+    letter = Letter(key=key, to=to)
+    _enter(letter)
+    return letter
+
+
 @tool(effect="read")
 def big(bytes: Annotated[int, Field(ge=0, le=64 * 1024 * 1024)]) -> str:  # noqa: A002 - the contract names it so
     """Gives back that many bytes."""
@@ -87,7 +107,7 @@ def big(bytes: Annotated[int, Field(ge=0, le=64 * 1024 * 1024)]) -> str:  # noqa
 
 agent = Agent(
     model=ScriptedModel(),
-    tools=[lookup, slow, transfer, wire, big],
+    tools=[lookup, slow, transfer, wire, mail, big],
     instructions="Follow the script in the user's input.",
     max_steps=1000,
     name="demo",

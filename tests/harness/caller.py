@@ -153,5 +153,9 @@ class Caller:
         body = {"approved": approved, **fields}
         return await self.request("POST", f"/v1/sessions/{session}/turns/{turn}/approvals/{request}", body)
 
+    async def supply(self, session: str, turn: str, name: str, value: str, **fields: Any) -> httpx.Response:
+        body = {"value": value, **fields}
+        return await self.request("POST", f"/v1/sessions/{session}/turns/{turn}/credentials/{name}", body)
+
     async def snapshot(self, session: str) -> httpx.Response:
         return await self.request("GET", f"/v1/sessions/{session}")

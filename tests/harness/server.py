@@ -22,6 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30
 
 Face = Literal["asgi", "flask", "sweep"]
+KEY = "a2V5IG9mIHRoZSB0ZXN0cywgMzIgYnl0ZXMgbG9uZyE="
+"""A LEGATO_CREDENTIAL_KEYS."""
+
 TARGETS: Mapping[Face, str] = {"asgi": "gateway", "flask": "gateway_flask", "sweep": "sweep"}
 
 
@@ -34,7 +37,8 @@ class Server:
     def __init__(self, journal: str, log: Path, face: Face = "asgi", env: Mapping[str, str] | None = None) -> None:
         self.journal, self.log, self.face = journal, log, face
         self._port = Port()
-        self._env = {**_clean_environment(), "LEGATO_JOURNAL": journal, "LEGATO_AUTH": "dev", **(env or {})}
+        ours = {"LEGATO_JOURNAL": journal, "LEGATO_AUTH": "dev", "LEGATO_CREDENTIAL_KEYS": KEY}
+        self._env = {**_clean_environment(), **ours, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

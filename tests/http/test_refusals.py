@@ -200,7 +200,7 @@ async def test_a_page_that_cannot_be_meant_is_refused(ann: Caller, query: str) -
     refused(await send(ann, "GET", f"/v1/sessions?{query}"), 422, "invalid", f"query.{query.partition('=')[0]}")
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/session", "/v2/sessions", "/v1/sessions/s/turns/t/credentials/r"])
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/session", "/v2/sessions", "/v1/sessions/s/turns/t/questions/r"])
 async def test_a_path_that_is_not_served_is_not_found(ann: Caller, path: str) -> None:
     refused(await send(ann, "GET", path), 404, "unknown_path")
 

@@ -287,6 +287,14 @@ async def test_health_is_told_to_anybody(stage: Stage) -> None:
     assert (answer.status, fields(answer)) == (200, {"status": "ok"})
 
 
+async def test_a_credential_is_handed_over_and_answered_with_its_name(stage: Stage) -> None:
+    answer = await ask(stage, "POST", f"{TURNS}/t1/credentials/mail", {"value": "s3cret", "expires_in": 60})
+    assert stage.gateway.calls == [("supply", ANN, "t1", "mail", "s3cret", 60)]
+    assert (answer.status, fields(answer)) == (202, {"session": "s1", "turn": "t1", "name": "mail"})
+    stage.gateway.ended = True
+    assert (await ask(stage, "POST", f"{TURNS}/t1/credentials/mail", {"value": "s3cret"})).status == 200
+
+
 @pytest.mark.parametrize(
     "path",
     ["/", "", "/v1", "/v2/sessions", "/v1/sessions/", "/v1/sessions/s1/", "/v1/sessions//events", "/V1/sessions",
@@ -301,6 +309,7 @@ async def test_a_path_that_is_not_served_is_not_found(stage: Stage, path: str) -
     [
         (TURNS, "POST"),
         (f"{TURNS}/t1/approvals/r1", "POST"),
+        (f"{TURNS}/t1/credentials/mail", "POST"),
         (EVENTS, "GET"),
         ("/v1/sessions/s1", "GET, DELETE"),
         ("/v1/sessions", "GET"),
@@ -360,6 +369,7 @@ async def test_a_body_above_the_limit_is_413(stage: Stage) -> None:
         (errors.TurnGone("unknown"), 410, "turn_gone", {}),
         (errors.TurnConflict("used before"), 409, "turn_conflict", {}),
         (errors.SessionBusy("t9"), 409, "session_busy", {"turn": "t9"}),
+        (errors.CredentialsNotKept("no key"), 409, "credentials_not_kept", {}),
         (errors.InputTooLarge("input above 10 bytes"), 413, "input_too_large", {}),
         (errors.Draining("going"), 503, "draining", {}),
         (errors.JournalUnavailable("a socket"), 503, "journal_unavailable", {}),
