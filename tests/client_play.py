@@ -60,6 +60,24 @@ ASKED = log(
         events.TurnSuspended(reason="approval"),
     ]
 )
+REQUIRED = log(
+    [
+        *PAYLOADS[:3],
+        events.ToolCall(step=1, call="1-1", name="mail", arguments={"to": "bob"}, effect="once"),
+        events.CredentialRequired(name="mail", reason="mail needs it", expires_at=99),
+        events.TurnSuspended(reason="credential"),
+    ]
+)
+SUPPLIED = log(
+    [
+        events.TurnResumed(reason="decision", attempt=0),
+        events.CredentialSupplied(name="mail"),
+        events.ToolResult(call="1-1", ok=True, content="sent"),
+        events.TurnCompleted(text="w1 w2"),
+    ],
+    first=7,
+    epoch=2,
+)
 GOES_ON = log(
     [
         events.TurnResumed(reason="decision", attempt=0),

@@ -22,11 +22,12 @@ import httpx
 from rich.console import Console
 
 from legato.client import FileStore, LegatoClient
+from legato.dev.keys import kept_key, key_file
 from legato.dev.supervisor import CannotStart, Dev
 from legato.errors import LegatoError, SettingsError
 from legato.events import ID_PATTERN
 from legato.journal import SessionKey
-from legato.settings import read_settings
+from legato.settings import Settings, read_settings
 from legato.terminal.chat import Chat
 from legato.terminal.history import rows, stored, table
 from legato.terminal.lines import Lines
@@ -42,6 +43,8 @@ DEMO_SECONDS: Final = 60.0
 LEASE_SECONDS: Final = 4.0
 """The laptop's LEGATO_LEASE: somebody watches, and nothing freezes a worker for long."""
 PIPE_WIDTH: Final = 240
+KEYS: Final = "LEGATO_CREDENTIAL_KEYS"
+JOURNAL: Final[str] = Settings.model_fields["journal"].default
 
 
 def _checked_url(context: click.Context, option: click.Parameter, value: str) -> str:
@@ -78,7 +81,19 @@ def dev(instances: int, port: int, journal: str | None, agent: str | None) -> No
         **os.environ,
         **{name: value for name, value in asked.items() if value is not None},
     }
-    _run(_serve(port, instances, env), stopped=0)
+    _run(_serve(port, instances, _keyed(env)), stopped=0)
+
+
+def _keyed(env: Mapping[str, str]) -> dict[str, str]:
+    """With a key to keep with what users supply, unless it names its own."""
+    if env.get(KEYS):
+        return dict(env)
+    file = key_file(env.get("LEGATO_JOURNAL", JOURNAL))
+    try:
+        return {**env, KEYS: kept_key(file)}
+    except OSError as wrong:
+        _say(f"What users supply is not kept: {file}: {wrong.strerror}. Set {KEYS}.")
+        return dict(env)
 
 
 async def _serve(port: int, instances: int, env: Mapping[str, str]) -> None:
@@ -198,6 +213,8 @@ def sweep(every: float | None, journal: str | None, agent: str | None) -> None:
     """Go on with turns that nobody owns; says what became of them as a line of JSON."""
     asked = {"LEGATO_JOURNAL": journal, "LEGATO_AGENT": agent}
     os.environ.update({name: value for name, value in asked.items() if value is not None})
+    if not os.environ.get(KEYS) and (file := key_file(os.environ.get("LEGATO_JOURNAL", JOURNAL))).exists():
+        os.environ[KEYS] = kept_key(file)
     _run(_sweep(every), stopped=STOPPED if every is None else 0)
 
 
@@ -246,7 +263,7 @@ async def _demo(*, interactive: bool) -> None:
             "LEGATO_LEASE": f"{LEASE_SECONDS:g}",
         }
         env = {name: value for name, value in os.environ.items() if not name.startswith(("LEGATO_", "K_SERVICE"))}
-        async with Dev(0, 2, {**env, **ours}, screen.line) as running:
+        async with Dev(0, 2, _keyed({**env, **ours}), screen.line) as running:
             screen.line(f"{len(running.workers)} instances behind {running.url}, one journal.")
             async with asyncio.timeout(DEMO_SECONDS):
                 await showcase(running.url, ledger, running.kill, LEASE_SECONDS, screen)
@@ -258,7 +275,8 @@ async def _demo(*, interactive: bool) -> None:
 
 async def _go_on(url: str, screen: Screen) -> None:
     screen.line(
-        '\nNow you, in the same session. Any words, or /say 50 10, /tool slow {"seconds": 5}, /tool wire {"amount": 5}',
+        '\nNow you, in the same session. Any words, or /say 50 10, /tool slow {"seconds": 5}, /tool wire {"amount": 5},'
+        ' /tool mail {"to": "ann"}',
         "bold",
     )
     screen.line("Ctrl-C cancels a running turn, Ctrl-D leaves and ends the instances.", "dim")

@@ -11,7 +11,20 @@ from contextlib import asynccontextmanager
 import pytest
 from rich.console import Console
 
-from client_play import ASKED, GOES_ON, PAYLOADS, TURN, Clockwork, client_of, closing, frames, log, looked
+from client_play import (
+    ASKED,
+    GOES_ON,
+    PAYLOADS,
+    REQUIRED,
+    SUPPLIED,
+    TURN,
+    Clockwork,
+    client_of,
+    closing,
+    frames,
+    log,
+    looked,
+)
 from commands import until
 from legato import events
 from legato.client import LegatoClient
@@ -126,6 +139,41 @@ async def test_what_another_decides_is_shown_and_a_line_typed_then_is_the_next_t
         typed.set()
         await until(lambda: len(terminal.server.requests) >= 4, SECONDS)
     assert terminal.server.requests[3].body == {"turn": "t_2", "input": "y"}
+
+
+async def test_a_credential_is_typed_and_shown_nowhere() -> None:
+    supplied = stream(frames(SUPPLIED))
+    asked = stream(frames(REQUIRED), closing("suspended"))
+    async with chatting(asked, json_answer({}, 202), supplied, time=Patient()) as terminal:
+        await terminal.shows("waiting for you: type 'mail', which is not shown")
+        assert "? mail? mail needs it" in terminal.shown
+        terminal.types("")
+        terminal.types(" s3cret ")
+        await terminal.shows("← mail sent")
+    assert terminal.server.requests[1].path.endswith("/turns/t_1/credentials/mail")
+    assert terminal.server.requests[1].body == {"value": "s3cret"}
+    assert "s3cret" not in terminal.shown
+
+
+async def test_a_terminal_does_not_show_what_is_typed_hidden_and_shows_the_rest_again() -> None:
+    ours, theirs = os.openpty()
+    lines = Lines(theirs)
+    try:
+        typed = asyncio.create_task(lines.hidden())
+        await asyncio.sleep(0)
+        os.write(ours, b"s3cret\n")
+        assert await typed == "s3cret"
+        given_up = asyncio.create_task(lines.hidden())
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.wait({given_up})
+        os.write(ours, b"seen\n")
+        assert await lines.next() == "seen"
+        shown = os.read(ours, 1000)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert shown.split() == [b"seen"]
 
 
 async def test_a_decision_that_came_too_late_says_so() -> None:

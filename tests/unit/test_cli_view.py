@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from legato.events import ApprovalRequested, ApprovalResolved, ErrorInfo, StepRewound, TextDelta
+from legato.events import (
+    ApprovalRequested,
+    ApprovalResolved,
+    CredentialRequired,
+    CredentialSupplied,
+    ErrorInfo,
+    StepRewound,
+    TextDelta,
+    TurnInterrupted,
+)
 from legato.terminal.view import Piece, difference, in_words, printable
 from legato.turn import Part, ToolState, TurnState, advance
 
@@ -102,3 +111,14 @@ def test_a_terminal_obeys_nothing_that_a_model_says() -> None:
 
 def test_a_long_value_is_cut_and_says_so() -> None:
     assert in_words("x" * 500, 10) == "x" * 10 + "… (500 characters)"
+
+
+def test_a_credential_that_is_required_is_shown_once_and_so_is_that_it_is_no_more() -> None:
+    required = advance(STREAMING, CredentialRequired(name="mail", reason="transfer needs it", expires_at=9))
+    assert pieces(STREAMING, required) == [("question", "mail? transfer needs it")]
+    assert pieces(required, required) == []
+    assert pieces(required, advance(required, CredentialSupplied(name="mail"))) == [
+        ("note", "mail is asked for no more")
+    ]
+    ended = advance(required, TurnInterrupted(reason="enough", by="ann"))
+    assert ("note", "mail is asked for no more") not in pieces(required, ended)

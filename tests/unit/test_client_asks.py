@@ -69,6 +69,14 @@ async def test_a_decision_is_sent_with_its_note_if_there_is_one() -> None:
     ]
 
 
+async def test_a_credential_is_sent_with_its_time_if_there_is_one() -> None:
+    async with serving(json_answer({}, 202), json_answer({})) as server, client_of(server) as client:
+        await client.supply("s_1", "t_1", "mail", "s3cret")
+        await client.supply("s_1", "t_1", "mail", "s3cret", 60)
+    assert {request.path for request in server.requests} == {"/v1/sessions/s_1/turns/t_1/credentials/mail"}
+    assert [request.body for request in server.requests] == [{"value": "s3cret"}, {"value": "s3cret", "expires_in": 60}]
+
+
 async def test_decisions_and_cancels_are_repeated_while_the_network_or_a_passing_refusal_is_in_the_way() -> None:
     time = Clockwork()
     script = [dropped, problem(503, "draining", retry_after=7), problem(502, "http"), json_answer({}, 202)]
@@ -117,4 +125,6 @@ async def test_an_id_that_can_be_none_is_refused_before_anything_is_sent(name: s
             client.follow(name)
         with pytest.raises(Invalid, match="is no id"):
             await client.decide("s_1", "t_1", name, True)
+        with pytest.raises(Invalid, match="is no id"):
+            await client.supply("s_1", "t_1", name, "s3cret")
     assert server.requests == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from legato.errors import SettingsError
-from legato.settings import read_settings
+from legato.settings import keys_of, read_settings
 
 
 def test_the_laptops_identity_is_refused_where_the_platform_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,3 +91,29 @@ def test_a_name_that_resembles_no_setting_is_left_alone(name: str, monkeypatch: 
 def test_a_setting_is_read_in_either_case(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "0.25")
     assert read_settings().flush == 0.25
+
+
+KEY = "a2V5IG9mIHRoZSB0ZXN0cywgMzIgYnl0ZXMgbG9uZyE="
+
+
+@pytest.mark.parametrize("text", ["", KEY, f"{KEY}  {KEY}", "-_" * 21 + "A="])
+def test_keys_are_taken_in_either_alphabet_of_base64_and_shown_to_nobody(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEGATO_CREDENTIAL_KEYS", text)
+    settings = read_settings()
+    assert len(keys_of(settings.credential_keys.get_secret_value())) == len(text.split())
+    assert text == "" or text not in repr(settings) + str(settings.model_dump())
+
+
+@pytest.mark.parametrize("text", ["secret", KEY[:-4], f"{KEY} secret", f"{KEY},{KEY}", "!" * 44, "s\u00e9cret"])
+def test_a_key_that_is_none_is_refused_by_its_number_and_not_repeated(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEGATO_CREDENTIAL_KEYS", text)
+    with pytest.raises(
+        SettingsError, match=r"^LEGATO_CREDENTIAL_KEYS: expected keys of 32 bytes .*; number \d"
+    ) as told:
+        read_settings()
+    assert not any(word[:6] in str(told.value) for word in text.split())
+    assert told.value.__cause__ is None

@@ -516,3 +516,16 @@ async def test_a_tool_that_may_not_run_any_more_is_not_entered(context: ToolCont
         with pytest.raises(LeaseLost):
             await each.run({}, context, ready=gone)
     assert entered == []
+
+
+def test_a_tool_declares_the_credentials_that_it_asks_for() -> None:
+    @tool(credentials=["mail", "drive"])
+    def send() -> None: ...
+
+    assert send.credentials == ("mail", "drive")
+
+
+@pytest.mark.parametrize("names", ["mail", ("a b",), ("",), (5,), None, ("credential.mail",)])
+def test_a_name_that_no_credential_can_have_is_refused(names: Any) -> None:
+    with pytest.raises(TypeError, match=r"credentials is .*, expected a tuple of names"):
+        tool(credentials=names, name="send")(lambda: None)

@@ -137,12 +137,15 @@ class LegatoClient:
         The first decision counts. Raises AlreadyDecided when that was another one, NotFound, TurnGone.
         """
         path = f"{session_path(session)}/turns/{checked('turn', turn)}/approvals/{checked('request', request)}"
-        try:
-            await self._insist(path, {"approved": approved} | ({"note": note} if note else {}))
-        except AlreadyDecided:
-            self._hurry(session, turn)
-            raise
-        self._hurry(session, turn)
+        await self._answer(session, turn, path, {"approved": approved} | ({"note": note} if note else {}))
+
+    async def supply(self, session: str, turn: str, name: str, value: str, expires_in: float | None = None) -> None:
+        """Gives a turn the credential that it waits for, for `expires_in` seconds, again and again until that is heard;
+        the runs of the turn here go on at once. Raises AlreadyDecided when it is asked for no more, NotFound, TurnGone.
+        """
+        path = f"{session_path(session)}/turns/{checked('turn', turn)}/credentials/{checked('name', name)}"
+        body = {"value": value} | ({"expires_in": expires_in} if expires_in is not None else {})
+        await self._answer(session, turn, path, body)
 
     async def delete(self, session: str) -> None:
         """Deletes the session there and what is kept of it here."""
@@ -150,6 +153,14 @@ class LegatoClient:
         self._kept.pop(session, None)
         if self._store:
             self._store.forget(session)
+
+    async def _answer(self, session: str, turn: str, path: str, body: dict[str, Any]) -> None:
+        try:
+            await self._insist(path, body)
+        except AlreadyDecided:
+            self._hurry(session, turn)
+            raise
+        self._hurry(session, turn)
 
     def _hurry(self, session: str, turn: str) -> None:
         for run in self._runs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 import httpx
@@ -13,7 +14,7 @@ from legato.client.policy import passing
 from legato.errors import LegatoError, NotFound
 from legato.terminal.lines import Lines
 from legato.terminal.screen import Screen
-from legato.turn import Approval, SessionState, TurnState
+from legato.turn import Approval, RequiredCredential, SessionState, TurnState
 
 QUIET_SECONDS: Final = 2.0
 _OFFER: Final[dict[Action, str]] = {
@@ -218,28 +219,52 @@ class Chat:
     # What it asks.
 
     def _wait(self, turn: TurnState) -> None:
-        if not turn.questions:
+        if not turn.waits_for:
             self._screen.line("… waiting", "yellow")
         elif self._answering is None or self._answering.done():
-            self._screen.line("… waiting for you: y or n, then a note if you like", "yellow")
-            self._answering = asyncio.create_task(self._answer(turn.turn, turn.questions[0]))
+            asked = turn.waits_for[0]
+            self._answering = asyncio.create_task(
+                self._decide(turn.turn, asked) if isinstance(asked, Approval) else self._supply(turn.turn, asked)
+            )
 
-    async def _answer(self, turn: str, asked: Approval) -> None:
+    async def _decide(self, turn: str, asked: Approval) -> None:
         """Takes one answer. What else is asked is asked when the turn waits again."""
+        self._screen.line("… waiting for you: y or n, then a note if you like", "yellow")
         answer = None
         while answer is None:
-            if not self._echo:
-                self._screen.prompt("y/n> ")
-            line = await self._lines.next()
+            line = await self._typed("y/n> ", self._lines.next)
             if line is None:
-                self._screen.line("… nobody is left to answer here; the turn waits on", "yellow")
-                if self._watching:
-                    self._watching.cancel()
                 return
-            self._screen.entered()
             answer = Answer.of(line)
+        await self._told(self._client.decide(self._session, turn, asked.request, answer.approved, answer.note))
+
+    async def _supply(self, turn: str, asked: RequiredCredential) -> None:
+        """Takes the credential, as `_decide` does an answer. What is typed is shown nowhere."""
+        self._screen.line(f"… waiting for you: type {asked.name!r}, which is not shown", "yellow")
+        value = ""
+        while not value:
+            line = await self._typed(f"{asked.name}> ", self._lines.hidden)
+            if line is None:
+                return
+            value = line.strip()
+        await self._told(self._client.supply(self._session, turn, asked.name, value))
+
+    async def _typed(self, prompt: str, next_line: Callable[[], Awaitable[str | None]]) -> str | None:
+        """None, and the turn waits on, where nobody is there to answer."""
+        if not self._echo:
+            self._screen.prompt(prompt)
+        line = await next_line()
+        if line is not None:
+            self._screen.entered()
+            return line
+        self._screen.line("… nobody is left to answer here; the turn waits on", "yellow")
+        if self._watching:
+            self._watching.cancel()
+        return None
+
+    async def _told(self, answer: Awaitable[None]) -> None:
         try:
-            await self._client.decide(self._session, turn, asked.request, answer.approved, answer.note)
+            await answer
         except (LegatoError, httpx.RequestError) as refused:
             self._screen.line(f"✗ {refused}", "red")
 

@@ -13,6 +13,7 @@ from legato.errors import NotFound
 from legato.events import (
     ApprovalRequested,
     ApprovalResolved,
+    CredentialRequired,
     Event,
     Payload,
     StepRewound,
@@ -129,11 +130,17 @@ def _in_words(payload: Payload) -> str | None:
         lost = f"; owners lost: {payload.attempt}" if payload.attempt else ""
         return f"{payload.reason}{lost}"
     if isinstance(payload, ApprovalRequested):
-        until = datetime.fromtimestamp(payload.expires_at / 1000).strftime("%Y-%m-%d %H:%M")
-        return f"{payload.request} ({payload.kind} of call {payload.call}, until {until}): {payload.prompt}"
+        about = f"{payload.kind} of call {payload.call}, until {_until(payload.expires_at)}"
+        return f"{payload.request} ({about}): {payload.prompt}"
+    if isinstance(payload, CredentialRequired):
+        return f"{payload.name} (until {_until(payload.expires_at)}): {payload.reason}"
     if isinstance(payload, ApprovalResolved):
         note = f": {payload.note}" if payload.note else ""
         return f"{payload.request} {'approved' if payload.approved else 'denied'} by {payload.by}{note}"
     if isinstance(payload, TurnSuspended):
         return f"waits for a person ({payload.reason}); its lease is released"
     return f"step {payload.step} starts over; its text is taken back" if isinstance(payload, StepRewound) else None
+
+
+def _until(at: int) -> str:
+    return datetime.fromtimestamp(at / 1000).strftime("%Y-%m-%d %H:%M")

@@ -1,9 +1,10 @@
-"""Lines of standard input, without a thread and without changing the terminal's mode."""
+"""Lines of standard input, without a thread; the terminal's mode is changed for what must not be seen alone."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import termios
 from collections import deque
 
 
@@ -15,6 +16,19 @@ class Lines:
         self._rest = b""
         self._ready: deque[str] = deque()
         self._ended = False
+
+    async def hidden(self) -> str | None:
+        """Like `next`, for a line that a terminal does not show while it is typed; half of one that nobody waits for
+        any more is dropped."""
+        if not os.isatty(self._fd):
+            return await self.next()
+        mode = termios.tcgetattr(self._fd)
+        quiet = [*mode[:3], mode[3] & ~termios.ECHO | termios.ECHONL, *mode[4:]]
+        termios.tcsetattr(self._fd, termios.TCSADRAIN, quiet)
+        try:
+            return await self.next()
+        finally:
+            termios.tcsetattr(self._fd, termios.TCSAFLUSH, mode)
 
     async def next(self) -> str | None:
         """The next line without its end, None when there are no more."""

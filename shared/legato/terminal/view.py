@@ -35,6 +35,7 @@ def difference(shown: TurnState | None, turn: TurnState) -> Iterator[Piece]:
                 yield from _tool(known.get(tool.call), tool)
                 yield from _asked(shown, turn, tool)
                 yield from _settled(known.get(tool.call), tool)
+    yield from _required(shown, turn)
     if turn.ended and not (shown and shown.ended):
         yield from _tail("text", text_of(shown) if shown else "", text_of(turn))
         yield from _end(turn)
@@ -100,6 +101,16 @@ def _asked(shown: TurnState | None, turn: TurnState, tool: ToolState) -> Iterato
                 yield Piece("question", question(asked, tool))
             if asked.approved is not None and (before is None or before.approved is None):
                 yield Piece("note", decision(asked))
+
+
+def _required(shown: TurnState | None, turn: TurnState) -> Iterator[Piece]:
+    before, now = (set(state.credentials) if state and not state.ended else set() for state in (shown, turn))
+    for asked in turn.credentials:
+        if asked not in before:
+            yield Piece("question", f"{asked.name}? {asked.reason}")
+    for asked in shown.credentials if shown and not turn.ended else ():
+        if asked not in now:
+            yield Piece("note", f"{asked.name} is asked for no more")
 
 
 def question(asked: Approval, tool: ToolState) -> str:
