@@ -87,6 +87,10 @@ async def test_the_verifier_of_the_docs_lets_in_who_shows_a_badge(
         await verifier.verify({"authorization": "Bearer b-2"})
 
 
+def test_the_tool_of_the_docs_declares_what_its_user_has_to_give(tmp_path: Path) -> None:
+    assert imported("letters", tmp_path).send.credentials == ("mail",)
+
+
 async def test_what_the_wire_of_the_readme_has_done_is_known_after_its_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
