@@ -110,6 +110,11 @@ async def stored(other: Instance) -> None:
     await asyncio.wait({supplying})
 
 
+async def swept(one: Instance) -> int:
+    """How many turns ended by it."""
+    return (await Sweeper(one.runtime, one.engine).sweep()).ended
+
+
 async def completed(one: Instance) -> TurnRecord:
     record = await one.ended()
     assert record.status == "completed", record
@@ -350,7 +355,7 @@ async def test_what_nobody_gives_in_time_ends_the_call_by_a_sweep(rig: Rig, post
     other.clock.advance(61)
     with pytest.raises(AlreadyDecided):
         await supply(other)
-    assert (await Sweeper(other.runtime, other.engine).sweep()).ended == 1
+    assert await swept(other) == 1
     assert [await code(other, call) for call in (0, 1)] == ["credential_expired"] * 2
     assert types(await other.stored()).count("credential.withdrawn") == 1
     assert post.sent == []
@@ -521,7 +526,7 @@ async def test_what_a_sweep_finds_given_is_taken_up(rig: Rig, post: Post) -> Non
     one = instance(rig, post)
     await asked(one)
     await stored(instance(rig, post))
-    assert (await Sweeper(one.runtime, one.engine).sweep()).ended == 1
+    assert await swept(one) == 1
     assert post.sent == [("bob", SECRET)]
 
 
@@ -537,3 +542,25 @@ async def test_a_call_that_was_running_when_its_owner_was_lost_is_in_doubt_as_ev
     assert types(await other.stored())[-2:] == ["approval.requested", "turn.suspended"]
     assert len(post.sent) == 1
     post.go.set()
+
+
+@pytest.mark.parametrize("came", [True, False])
+async def test_what_a_call_in_doubt_had_asked_for_keeps_nobody_from_being_asked_about_it(
+    rig: Rig, post: Post, came: bool
+) -> None:
+    """It was given again, or was not in time, and its owner lost before that was taken up."""
+    one, lost, other = instance(rig, post), instance(rig, post), instance(rig, post)
+    await asked(one, "/tool hold {}")
+    await supply(one, expires_in=0.001)
+    await eventually(lambda: not one.engine.live)
+    gate = lost.journal.hold("append" if came else "control")
+    lost.clock.advance(0 if came else 86401)
+    going_on = asyncio.create_task(supply(lost) if came else swept(lost))
+    await gate.stood()
+    other.clock.advance(3600 if came else 86401 + 3600)
+    await other.engine.take_over(KEY)
+    await waiting(other)
+    told = "credential.supplied" if came else "credential.withdrawn"
+    assert types(await other.stored())[-3:] == [told, "approval.requested", "turn.suspended"]
+    assert post.sent == []
+    going_on.cancel()

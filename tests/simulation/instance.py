@@ -18,6 +18,7 @@ from legato.models import ModelRequest
 from legato.settings import Settings
 from legato.stream import Stream
 from legato.sweeper import Sweeper
+from legato.vault import Vault
 from simulation.client import Pipe, serve
 from simulation.loop import Process, VirtualLoop
 from simulation.network import Network, Weather
@@ -29,6 +30,7 @@ KEY = SessionKey("ann", "s1")
 EPOCH_MS = 1_796_050_000_000
 SKEW_MS = 2_000
 ANSWERED_SECONDS = 30.0
+VAULT = Vault([b"v" * 32])
 
 
 class Surroundings(Protocol):
@@ -62,7 +64,7 @@ class Instance(Process):
         self.network = Network(world.store, world.waiters, world.weather)
         self.network.sent = lambda key, kind, segment: world.watch.sending(self.name, kind, segment)
         self.network.answered = lambda key, kind, segment: world.watch.answered(self.name, kind, segment)
-        runtime = Runtime(self.network, world.settings, self.clock, self._nonce, self.name)
+        runtime = Runtime(self.network, world.settings, self.clock, self._nonce, self.name, vault=VAULT)
         self.engine = Engine(runtime, AGENTS, default="loop")
         self.gateway = Gateway(runtime, self.engine, Developers(self.clock))
         self.sweeper = Sweeper(runtime, self.engine)
@@ -115,6 +117,9 @@ class Instance(Process):
         """Its timeout runs from before it stood, if it did."""
         if self._world.loop.time() > self.thawed_at + TIMEOUT + 1:
             self._world.watch.torn(self.name, key)
+
+    def given(self, key: str, value: str) -> None:
+        self._world.watch.given(self.name, key, value)
 
     def asked(self, request: ModelRequest) -> None:
         self._world.watch.holds(answered_once(request), "a model is told each result once", self.name, request)

@@ -15,6 +15,7 @@ from legato.journal import Control, Lease, Segment, SessionKey, TurnRecord
 from legato.turn import SessionState, reduce
 
 NOTES = 80
+SECRET = "secret-of-"
 SEEN_SECONDS = 3.0
 """Within which an owner that nothing disturbs has seen a cancel."""
 
@@ -36,6 +37,7 @@ class Watch:
         self.again: Counter[str] = Counter()
         self._questions: dict[str, tuple[str, str]] = {}
         self._granted: set[str] = set()
+        self._supplied: set[str] = set()
         self.over = False
         self.expired: set[str] = set()
         self._key = key
@@ -99,7 +101,7 @@ class Watch:
         if turn is None or control is None:
             return
         decided = control.decisions.get(turn.turn, {})
-        asked = any(each.approved is None and each.request in decided for each in turn.approvals)
+        asked = any(each.request in decided for each in turn.waits_for)
         self.holds(due or not (asked or turn.turn in control.cancels), "what was asked of a turn is found", turn.turn)
 
     def answered(self, who: str, kind: str, segment: Segment) -> None:
@@ -113,6 +115,7 @@ class Watch:
         ran_out = lease is None or lease.expires_at <= segment.records()[0].fields()["at"]
         self.holds(ran_out or not begins, "a lease is taken when it has run out", segment, lease)
         self.note("journal", segment.first, segment.last, "epoch", segment.epoch, segment.turn, segment.commit)
+        self.holds(SECRET not in segment.events, "a secret is in no event", segment)
         self._written.append(f"{segment.commit} {segment.events}")
         self._refusals(segment.records())
         for record in segment.records():
@@ -150,6 +153,8 @@ class Watch:
             self._questions[fields["request"]] = self._tool_key(record.turn, fields["call"]), fields["kind"]
         elif record.type == "approval.resolved":
             self._resolved(record.turn, fields["request"], fields["approved"])
+        elif record.type == "credential.supplied":
+            self._supplied.add(record.turn)
 
     def _refusals(self, together: Sequence[Record]) -> None:
         """A call that is not allowed is durable with its refusal."""
@@ -168,6 +173,13 @@ class Watch:
                 self.again[key] += 1
             else:
                 self._granted.add(key)
+
+    def given(self, who: str, key: str, value: str) -> None:
+        """What its user had supplied, and to whom else nobody could."""
+        turn = key.split("/")[1]
+        self.note(who, "is given", key, value)
+        self.holds(turn in self._supplied, "what a user gives is used when that is durable", who, key)
+        self.holds(value == SECRET + turn, "a tool is given what its own turn's user gave", who, key, value)
 
     def _tool_key(self, turn: str, call: str) -> str:
         return f"{self._key.session}/{turn}/{call}"

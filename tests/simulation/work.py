@@ -33,6 +33,8 @@ class Host(Protocol):
 
     def found(self, key: str) -> bool: ...
 
+    def given(self, key: str, value: str) -> None: ...
+
     def asked(self, request: ModelRequest) -> None: ...
 
 
@@ -104,7 +106,17 @@ async def refund(before: float, after: float, *, key: str) -> str:
     return await _use(key, "once", before, after)
 
 
-TOOLS: tuple[Tool, ...] = (lookup, slow, transfer, transfer, pay, refund, wire)
+
+@tool(effect="once", timeout=TIMEOUT, credentials=("mail",))
+async def mail(before: float, after: float, *, key: str, turn: ToolContext) -> str:
+    done = await _use(key, "once", before, after)
+    HOST.get().given(key, await turn.credentials("mail"))
+    return done
+
+
+TOOLS: tuple[Tool, ...] = (lookup, slow, transfer, transfer, pay, refund, wire, mail)
+TOLD = ("timeout", "denied", "outcome_unknown", "forbidden", "credential_expired", "credential_rejected")
+"""How a call may end that is no failure of its turn."""
 NAMED = {each.name: each for each in TOOLS}
 DURATIONS = (0.0, 0.05, 0.05, 0.4, 0.4, 1.5, 3.0, 12.0, 18.0, 18.0, 22.0)
 
@@ -163,7 +175,7 @@ def _say(random: Random, agent: str) -> Act:
 
 def _uses(random: Random) -> Act:
     times = [random.choice(DURATIONS) for _ in range(random.choice((1, 1, 2, 3)))]
-    tools = random.choice((TOOLS, TOOLS, (wire,)))
+    tools = random.choice((TOOLS, TOOLS, (wire,), (mail, wire)))
     uses = []
     for time in times:
         before = round(time * random.choice((0.0, 0.95, random.random())), 3)
@@ -211,7 +223,7 @@ async def _call(turn: Turn, use: Use) -> None:
     try:
         await turn.call(NAMED[use.tool], **use.arguments)
     except ToolFailed as failed:
-        if failed.code not in ("timeout", "denied", "outcome_unknown", "forbidden"):
+        if failed.code not in TOLD:
             raise
 
 

@@ -13,13 +13,13 @@ from legato.errors import Draining, JournalUnavailable, LegatoError, SessionBusy
 from legato.journal import Segment, SessionKey
 from legato.journal.wakeups import Marks, Waiters
 from legato.settings import Settings
-from legato.turn import restore
+from legato.turn import TurnState, restore
 from simulation.client import Client
 from simulation.instance import EPOCH_MS, KEY, SKEW_MS, Instance
 from simulation.loop import VirtualLoop, new_loop
 from simulation.network import Weather
 from simulation.store import Store
-from simulation.watch import Watch
+from simulation.watch import SECRET, Watch
 from simulation.work import Plan, draw
 
 SETTLED_SECONDS = 600.0
@@ -181,11 +181,16 @@ class World:
         while True:
             await asyncio.sleep(self.random.uniform(0, 1.5))
             await self._pause()
-            active = self.watch.folds[-1].active
-            for asked in active.approvals if active else ():
-                if active and asked.approved is None:
-                    answers = [self.random.random() < 0.7 for _ in range(self.random.choice((1, 1, 3)))]
-                    await asyncio.gather(*(self._decide(active.turn, asked.request, answer) for answer in answers))
+            if active := self.watch.folds[-1].active:
+                await self._answer(active)
+
+    async def _answer(self, active: TurnState) -> None:
+        for asked in active.questions:
+            answers = [self.random.random() < 0.7 for _ in range(self.random.choice((1, 1, 3)))]
+            await asyncio.gather(*(self._decide(active.turn, asked.request, answer) for answer in answers))
+        for required in active.credentials:
+            times = [self.random.choice((None, None, 0.5, 30.0)) for _ in range(self.random.choice((1, 1, 3)))]
+            await asyncio.gather(*(self._supply(active.turn, required.name, time) for time in times))
 
     async def _decide(self, turn: str, request: str, approved: bool) -> None:
         instance = self._choose()
@@ -193,6 +198,14 @@ class World:
         try:
             await instance.ask(instance.gateway.decide(KEY, turn, request, approved, None))
             self.watch.decided(turn, request, approved)
+        except (LegatoError, TimeoutError) as refused:
+            self.watch.note("person", "is refused", repr(refused))
+
+    async def _supply(self, turn: str, name: str, expires_in: float | None) -> None:
+        instance = self._choose()
+        self.watch.note("person", "supplies", turn, name, expires_in, "at", instance.name)
+        try:
+            await instance.ask(instance.gateway.supply(KEY, turn, name, SECRET + turn, expires_in))
         except (LegatoError, TimeoutError) as refused:
             self.watch.note("person", "is refused", repr(refused))
 
@@ -340,6 +353,8 @@ class World:
         fresh = restore(await newcomer.gateway.snapshot(KEY, None))
         for client in self.clients:
             self.watch.caught_up(client.name, client.state, fresh)
+        kept = [(turn, name) for turn, name in self.store.of(KEY).private if name.startswith("credential.")]
+        self.watch.holds(not kept, "what a user gave goes with the turn", kept)
         for turn in self.must_stop & set(turns):
             self.watch.holds(turns[turn].status == "interrupted", "a cancel before the start is honoured", turn)
         if self.gentle:

@@ -158,7 +158,8 @@ class LiveTurn:
             raise HandedBack
         if self._stopped:
             return [self._stopped]
-        return [*self.questions.new, TurnSuspended(reason=self.questions.reason)]
+        settled = self.questions.settled(self._runtime.clock())
+        return [*settled, *self.questions.new, TurnSuspended(reason=self.questions.reason)]
 
     async def _to_its_end(self, body: Body) -> str:
         """The reason to close the feed with."""

@@ -59,8 +59,17 @@ class Questions:
 
     def taken_up(self, now: int) -> bool:
         """Each question that is answered or has expired was put again: a turn at rest with one would resume at once."""
-        left = {request: expires_at for request, expires_at in self._known.items() if request not in self._put}
+        credentials = {question.request for question in self._credentials.values()}
+        left = {request: at for request, at in self._known.items() if request not in self._put.keys() | credentials}
         return not any(request in self._decisions or expires_at <= now for request, expires_at in left.items())
+
+    def settled(self, now: int) -> list[Payload]:
+        """What becomes of credentials that are here, or are not in time, and that no call waits for: one that had asked
+        may be in doubt by now."""
+        left = [question for question in self._credentials.values() if question.request not in self._put]
+        made = [(question, self._decisions.get(question.request)) for question in left]
+        expired = Decision(False, EXPIRY, None, now)
+        return [resolved(each, is_made or expired) for each, is_made in made if is_made or each.expires_at <= now]
 
     @property
     def new(self) -> list[Question]:
