@@ -106,7 +106,6 @@ async def refund(before: float, after: float, *, key: str) -> str:
     return await _use(key, "once", before, after)
 
 
-
 @tool(effect="once", timeout=TIMEOUT, credentials=("mail",))
 async def mail(before: float, after: float, *, key: str, turn: ToolContext) -> str:
     done = await _use(key, "once", before, after)

@@ -9,7 +9,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Se
 from legato.events import Id
 from legato.turn import TurnState
 
-
 CREDENTIAL_BYTES: Final = 16 * 1024
 
 
