@@ -1,0 +1,1 @@
+import{useMemo as l,useSyncExternalStore as a}from"react";function S(s,o){let e=l(()=>s.session(o),[s,o]),n=a(e.subscribe,e.view,e.view),{send:i,cancel:t,decide:r,approve:p,supply:c,resume:u}=e;return l(()=>({...n,send:i,cancel:t,decide:r,approve:p,supply:c,resume:u}),[n,i,t,r,p,c,u])}export{S as useSession};

@@ -1,0 +1,228 @@
+/** The client: sends a turn once, follows it to its end, and survives whatever happens in between. */
+import { NOWHERE, page, type Lifecycle } from "./lifecycle.ts";
+import { passing, pause, TIMING, type Timing } from "./policy.ts";
+import { restore, type Json, type SessionState } from "./reducer.ts";
+import { Run, type Aim } from "./run.ts";
+import { Session } from "./session.ts";
+import { Keep, type Sent, type Storage } from "./store.ts";
+import type { Sharing } from "./tabs.ts";
+import { Broken, checked, LegatoError, sessionPath, Wire, type Fetch, type Token } from "./wire.ts";
+
+export interface TurnOptions {
+  readonly turn?: string;
+  readonly agent?: string;
+  readonly if_active?: "reject" | "interrupt";
+  readonly retry_of?: string;
+}
+
+/** Whatever is left out is the platform's own: `sessionStorage`, the page's events, the browser's locks. */
+export interface Options {
+  /** Whose sessions these are, such as a user's id. Tabs share what they follow when they name the same one. */
+  readonly principal?: string;
+  readonly fetch?: Fetch;
+  readonly storage?: Storage;
+  readonly lifecycle?: Lifecycle;
+  readonly sharing?: Sharing;
+  readonly timing?: Partial<Timing>;
+  /** Bounds one frame, in characters; a larger one breaks its stream. */
+  readonly maxBytes?: number;
+  readonly clock?: () => number;
+  readonly sleep?: (seconds: number, signal: AbortSignal) => Promise<void>;
+  readonly chance?: () => number;
+  readonly newTurn?: () => string;
+}
+
+/** A caller of one service. Requests outside a turn reject with LegatoError, or with Broken where the network fails. */
+export class LegatoClient {
+  readonly #wire: Wire;
+  readonly #keep: Keep;
+  readonly #timing: Timing;
+  readonly #options: Required<Pick<Options, "clock" | "sleep" | "chance" | "newTurn" | "lifecycle">> & Options;
+  readonly #scope: string;
+  readonly #runs = new Set<Run>();
+  readonly #sessions = new Map<string, Session>();
+  readonly #unlisten: () => void;
+
+  constructor(baseUrl: string, token: Token, options: Options = {}) {
+    const { principal, fetch = (url, init) => globalThis.fetch(url, init) } = options;
+    const lifecycle = options.lifecycle ?? (typeof document === "object" ? page(window) : NOWHERE);
+    this.#options = { clock: seconds, sleep: sleeping, chance: Math.random, newTurn, ...options, lifecycle };
+    this.#timing = { ...TIMING, ...options.timing };
+    this.#wire = new Wire(baseUrl, token, fetch, this.#timing.silence);
+    this.#keep = new Keep(options.storage ?? ownStorage(), principal ?? "", this.#options.clock);
+    this.#scope = `legato:${baseUrl}:${principal}:`;
+    this.#unlisten = lifecycle.listen({
+      wake: () => this.#each((one) => one.wake()),
+      lose: () => this.#runs.forEach((run) => run.lose()),
+      hide: () => void this.#keep.flush(),
+    });
+  }
+
+  /** A new turn, sent when the run is iterated. */
+  turn(session: string, input: Json, options: TurnOptions = {}): Run {
+    return this.#run(session, { send: this.sent(input, options) });
+  }
+
+  /** The turn whose end this client has not seen: sent by it, or running as far as it knows. */
+  async unfinished(session: string): Promise<string | undefined> {
+    const { sent, state } = await this.#keep.load(session);
+    return sent?.turn ?? state.active?.turn;
+  }
+
+  /** Goes on with a turn, by default the unfinished one; iterating throws `not_found` when there is none. */
+  resume(session: string, turn?: string): Run {
+    return this.#run(session, { resume: turn === undefined ? null : checked("turn", turn) });
+  }
+
+  /** Everything that happens in a session, turn after turn, until the caller leaves. */
+  follow(session: string): Run {
+    return this.#run(session, "follow");
+  }
+
+  /** A session to be shown: the same object for the same name. */
+  session(name: string): Session {
+    sessionPath(name);
+    const found = this.#sessions.get(name);
+    if (found) return found;
+    const { principal, sharing = principal === undefined ? undefined : ownSharing(), lifecycle, sleep } = this.#options;
+    const visible = () => lifecycle.visible();
+    const stage = { client: this, keep: this.#keep, timing: this.#timing, sleep, visible, sharing, scope: this.#scope };
+    const session = new Session(stage, name);
+    this.#sessions.set(name, session);
+    return session;
+  }
+
+  /** The session with its newest turns, or an older page of them. */
+  async snapshot(session: string, before?: number): Promise<SessionState> {
+    const query = before === undefined ? {} : { query: { before: String(before) } };
+    return restore(await this.#wire.ask("GET", sessionPath(session), query));
+  }
+
+  /** All of the caller's sessions, newest first, each as the service's JSON; asked for page by page. */
+  async *sessions(): AsyncGenerator<any, void> {
+    let query: Record<string, string> = {};
+    for (;;) {
+      const page = await this.#wire.ask("GET", "/v1/sessions", { query });
+      yield* page.sessions;
+      if (page.before == null) return;
+      query = { before: page.before };
+    }
+  }
+
+  /** Asks the turn's owner to stop, again and again until that is heard; whoever follows the turn sees it end. */
+  cancel(session: string, turn: string, reason?: string): Promise<void> {
+    return this.#asked(session, turn, "cancel", reason ? { reason } : {});
+  }
+
+  /** Answers a question of a turn, again and again until that is heard; the runs of the turn here go on at once.
+   * The first decision counts: rejects with `already_decided` when that was another one. */
+  decide(session: string, turn: string, request: string, approved: boolean, note?: string): Promise<void> {
+    const body = { approved, ...(note && { note }) };
+    return this.#asked(session, turn, `approvals/${checked("request", request)}`, body);
+  }
+
+  /** Supplies the credential that a tool of the turn waits for; `expiresIn` is in seconds. */
+  supply(session: string, turn: string, name: string, value: string, expiresIn?: number): Promise<void> {
+    const body = { value, ...(expiresIn !== undefined && { expires_in: expiresIn }) };
+    return this.#asked(session, turn, `credentials/${checked("name", name)}`, body);
+  }
+
+  /** Deletes the session there and what is kept of it here. */
+  async delete(session: string): Promise<void> {
+    await this.#wire.ask("DELETE", sessionPath(session));
+    await this.#keep.forget(session);
+  }
+
+  /** Lets go of all connections; the turns run on. */
+  close(): void {
+    this.#unlisten();
+    this.#runs.forEach((run) => run.close());
+  }
+
+  /** @internal A turn under an id of its own. */
+  sent(input: Json, { turn, agent, if_active, retry_of }: TurnOptions): Sent {
+    const id = checked("turn", turn ?? this.#options.newTurn());
+    const more = { ...(agent && { agent }), ...(if_active && { if_active }), ...(retry_of && { retry_of }) };
+    return { turn: id, body: { turn: id, input, ...more } };
+  }
+
+  /** @internal Has the turn started, without a stream. */
+  deliver(session: string, { turn, body }: Sent): Promise<void> {
+    return this.#insist(`${sessionPath(session)}/turns`, body, { "Idempotency-Key": turn });
+  }
+
+  async #asked(session: string, turn: string, what: string, body: object): Promise<void> {
+    const path = `${sessionPath(session)}/turns/${checked("turn", turn)}/${what}`;
+    try {
+      await this.#insist(path, body);
+    } catch (failure) {
+      if (failure instanceof LegatoError && failure.code === "already_decided") this.#hurry(session, turn);
+      throw failure;
+    }
+    this.#hurry(session, turn);
+  }
+
+  #hurry(session: string, turn: string): void {
+    for (const run of this.#runs) {
+      if (run.session === session && (run.turnId === turn || run.turnId === null)) run.hurry();
+    }
+    this.#sessions.get(session)?.hurry();
+  }
+
+  /** Repeats what may be repeated while the network or a passing refusal is in the way, `giveUp` seconds long. */
+  async #insist(path: string, body: object, headers: Record<string, string> = {}): Promise<void> {
+    const { clock, sleep, chance } = this.#options;
+    const until = clock() + this.#timing.giveUp;
+    for (let attempts = 0; ; attempts++) {
+      try {
+        return await this.#wire.ask("POST", path, { body, headers });
+      } catch (failure) {
+        const refused = failure instanceof LegatoError ? failure : undefined;
+        const again = refused ? passing(refused.status) : failure instanceof Broken;
+        if (!again || clock() >= until) throw failure;
+        await sleep(pause(attempts, this.#timing, chance(), refused?.pause), new AbortController().signal);
+      }
+    }
+  }
+
+  #each(call: (one: Run | Session) => void): void {
+    this.#runs.forEach(call);
+    this.#sessions.forEach(call);
+  }
+
+  #run(session: string, aim: Aim): Run {
+    sessionPath(session);
+    const { maxBytes = 64 * 1024 * 1024, clock, sleep, chance } = this.#options;
+    const means = { wire: this.#wire, timing: this.#timing, maxBytes, clock, sleep, chance, keep: this.#keep };
+    const run = new Run(means, session, aim, () => this.#runs.delete(run));
+    this.#runs.add(run);
+    return run;
+  }
+}
+
+const seconds = (): number => Date.now() / 1000;
+const newTurn = (): string => `t_${Array.from({ length: 4 }, () => Math.random().toString(36).slice(2, 10)).join("")}`;
+
+function sleeping(seconds: number, signal: AbortSignal): Promise<void> {
+  return new Promise((awake) => {
+    const timer = setTimeout(awake, seconds * 1000);
+    const stop = () => (clearTimeout(timer), awake());
+    if (signal.aborted) stop();
+    signal.addEventListener("abort", stop, { once: true });
+  });
+}
+
+/** A page may be forbidden to look at it. */
+function ownStorage(): Storage | undefined {
+  try {
+    return globalThis.sessionStorage;
+  } catch {
+    return undefined;
+  }
+}
+
+function ownSharing(): Sharing | undefined {
+  const locks = globalThis.navigator?.locks;
+  if (!locks || typeof BroadcastChannel !== "function") return undefined;
+  return { locks: locks as unknown as Sharing["locks"], channel: (name) => new BroadcastChannel(name) };
+}

@@ -1,0 +1,232 @@
+/** A session as a page shows it: followed while anybody listens, by one connection for all tabs. */
+import type { LegatoClient, TurnOptions } from "./client.ts";
+import { passing, type Action, type Status, type Timing } from "./policy.ts";
+import { empty, find, reduce, reuse, SequenceGap, seqOf, type Event, type Json, type SessionState } from "./reducer.ts";
+import type { Run, Update } from "./run.ts";
+import type { Keep, Sent } from "./store.ts";
+import { Tabs, type Sharing } from "./tabs.ts";
+import { LegatoError } from "./wire.ts";
+
+/** What is to be shown. `sent` is a turn of this tab that `state` does not have yet, `error` why nothing goes on. */
+export interface View {
+  readonly status: Status;
+  readonly state: SessionState;
+  readonly action?: Action | undefined;
+  readonly sent?: Sent | null;
+  readonly error?: Error | undefined;
+}
+
+export interface Stage {
+  readonly client: LegatoClient;
+  readonly keep: Keep;
+  readonly timing: Timing;
+  readonly sleep: (seconds: number, signal: AbortSignal) => Promise<void>;
+  readonly visible: () => boolean;
+  readonly sharing: Sharing | undefined;
+  readonly scope: string;
+}
+
+/** Its functions may be taken off it. They reject with LegatoError, or with what the network failed of. */
+export class Session {
+  readonly name: string;
+  readonly #stage: Stage;
+  readonly #listeners = new Set<() => void>();
+  #view: View;
+  #opened: AbortController | undefined;
+  #tabs: Tabs | undefined;
+  #run: Run | undefined;
+  #line: Status = "connecting";
+  #again: (() => void) | undefined;
+  #gap = false;
+
+  constructor(stage: Stage, name: string) {
+    this.#stage = stage;
+    this.name = name;
+    this.#view = { status: "connecting", state: empty(name) };
+  }
+
+  /** The same object until something changes. */
+  view = (): View => this.#view;
+
+  /** Opens the session with its first listener, and leaves it after the last one. */
+  subscribe = (listener: () => void): (() => void) => {
+    this.#listeners.add(listener);
+    if (!this.#opened) void this.#open((this.#opened = new AbortController()).signal);
+    return () => {
+      this.#listeners.delete(listener);
+      queueMicrotask(() => this.#listeners.size || this.#close());
+    };
+  };
+
+  /** Sends a turn; its id, once the service has it. */
+  send = async (input: Json, options: TurnOptions = {}): Promise<string> => {
+    const sent = this.#stage.client.sent(input, options);
+    await this.#keepSent(sent);
+    await this.#deliver(sent);
+    return sent.turn;
+  };
+
+  /** Asks the owner of the active turn to stop. */
+  cancel = (reason?: string): Promise<void> => this.#stage.client.cancel(this.name, this.#active, reason);
+
+  /** Answers a question of the active turn. */
+  decide = (request: string, approved: boolean, note?: string): Promise<void> =>
+    this.#stage.client.decide(this.name, this.#active, request, approved, note);
+
+  approve = (request: string, note?: string): Promise<void> => this.decide(request, true, note);
+
+  /** Supplies a credential that a tool of the active turn waits for. */
+  supply = (name: string, value: string, expiresIn?: number): Promise<void> =>
+    this.#stage.client.supply(this.name, this.#active, name, value, expiresIn);
+
+  /** Reaches for the service again: what `action: "resume"` stands for. */
+  resume = (): void => {
+    const { sent } = this.#view;
+    if (sent) void this.#deliver(sent).catch(() => {});
+    this.hurry();
+  };
+
+  /** What the session waits for has come: it is reached for now. */
+  hurry(): void {
+    this.#tabs?.hurry();
+    this.#hurried();
+  }
+
+  /** Page or network are back. */
+  wake(): void {
+    this.#tabs?.wake();
+    this.#again?.();
+  }
+
+  get #active(): string {
+    const { state, sent } = this.#view;
+    return state.active?.turn ?? sent?.turn ?? "";
+  }
+
+  async #open(signal: AbortSignal): Promise<void> {
+    const { state, sent } = await this.#stage.keep.load(this.name);
+    if (signal.aborted) return;
+    this.#show({ state, sent });
+    if (sent) void this.#deliver(sent).catch(() => {});
+    const { sharing, scope, timing, sleep, visible } = this.#stage;
+    if (!sharing) return this.#lead(signal);
+    const member = {
+      visible,
+      lead: (leading: AbortSignal) => this.#lead(leading),
+      heard: (told: any) => this.#heard(told),
+      hurried: () => this.#hurried(),
+      cursor: () => this.#view.state.cursor,
+      answer: (cursor: string) => this.#answer(cursor),
+      weak: () => !visible() && (this.#line === "reconnecting" || (this.#run?.age ?? 0) > timing.silence),
+    };
+    this.#tabs = new Tabs(`${scope}${this.name}`, sharing, member, timing, sleep);
+  }
+
+  #close(): void {
+    this.#opened?.abort();
+    this.#opened = undefined;
+    this.#tabs?.close();
+    this.#tabs = undefined;
+    void this.#stage.keep.flush();
+  }
+
+  // The tab that leads.
+
+  async #lead(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      const run = (this.#run = this.#stage.client.follow(this.name));
+      const stop = () => run.close();
+      signal.addEventListener("abort", stop);
+      await this.#follow(run);
+      signal.removeEventListener("abort", stop);
+      this.#run = undefined;
+      if (!signal.aborted) await this.#woken(signal);
+    }
+  }
+
+  async #follow(run: Run): Promise<void> {
+    try {
+      for await (const update of run) this.#tell(update);
+    } catch (error) {
+      if (!(error instanceof LegatoError) || error.code !== "not_found") this.#shareAndShow({ line: "failed", error });
+    }
+  }
+
+  #tell({ status, action, event, state }: Update): void {
+    const gone = action === "retry" && !seqOf(state);
+    const line = gone ? "streaming" : status;
+    this.#shareAndShow({ line, action: gone ? undefined : action, ...(event ? { event } : { state }) }, state);
+  }
+
+  #shareAndShow(told: any, state = this.#view.state): void {
+    this.#tabs?.tell({ ...told, error: told.error && String(told.error) });
+    this.#line = told.line;
+    this.#show({ state, action: told.action, error: told.error });
+  }
+
+  #answer(cursor: string): object {
+    const { state, action } = this.#view;
+    return { line: this.#line, action, ...(state.cursor === cursor ? {} : { state }) };
+  }
+
+  /** Until somebody asks for more. */
+  async #woken(signal: AbortSignal): Promise<void> {
+    await new Promise<void>((again) => {
+      this.#again = again;
+      signal.addEventListener("abort", () => again());
+    });
+    this.#again = undefined;
+  }
+
+  #hurried(): void {
+    this.#run?.hurry();
+    this.#again?.();
+  }
+
+  // The tabs that hear of it.
+
+  #heard({ line, action, error, event, state }: any): void {
+    this.#line = line;
+    const known = this.#view.state;
+    try {
+      const ahead = state && (this.#gap || seqOf(state) > seqOf(known));
+      const next = event ? reduce(known, event as Event) : ahead ? reuse(known, state) : known;
+      this.#gap &&= !state;
+      this.#show({ state: next, action, error: error && new Error(error) });
+      void this.#stage.keep.change(this.name, ({ sent }) => ({ state: next, sent }), false);
+    } catch (failure) {
+      if (!(failure instanceof SequenceGap)) throw failure;
+      this.#gap = true;
+      this.#tabs?.ask();
+    }
+  }
+
+  // A turn on its way.
+
+  async #keepSent(sent: Sent | null): Promise<void> {
+    this.#show({ sent });
+    await this.#stage.keep.change(this.name, ({ state }) => ({ state, sent }), true);
+  }
+
+  /** Sends it, again and again until that is heard; it stays kept while it may be that it was not. */
+  async #deliver(sent: Sent): Promise<void> {
+    try {
+      await this.#stage.client.deliver(this.name, sent);
+    } catch (error) {
+      if (error instanceof LegatoError && !passing(error.status)) await this.#keepSent(null);
+      throw error;
+    }
+    await this.#stage.keep.change(this.name, ({ state }) => ({ state, sent: null }), true);
+    this.hurry();
+  }
+
+  #show(changes: Partial<View>): void {
+    const view = { ...this.#view, ...changes };
+    const { active, turns } = view.state;
+    const turn = active ?? turns.at(-1);
+    const seen = view.sent && find(view.state, view.sent.turn);
+    const status = this.#line === "streaming" && turn ? turn.status : this.#line;
+    this.#view = { ...view, status, sent: seen ? null : (view.sent ?? null) };
+    for (const listener of this.#listeners) listener();
+  }
+}
