@@ -36,7 +36,8 @@ export class Session {
   #tabs: Tabs | undefined;
   #run: Run | undefined;
   #line: Status = "connecting";
-  #again: (() => void) | undefined;
+  #again: () => void = () => {};
+  #asked = false;
   #gap = false;
 
   constructor(stage: Stage, name: string) {
@@ -95,7 +96,7 @@ export class Session {
   /** Page or network are back. */
   wake(): void {
     this.#tabs?.wake();
-    this.#again?.();
+    this.#ask();
   }
 
   get #active(): string {
@@ -154,6 +155,7 @@ export class Session {
 
   #tell({ status, action, event, state }: Update): void {
     const gone = action === "retry" && !seqOf(state);
+    if (!action) this.#asked = false;
     const line = gone ? "streaming" : status;
     this.#shareAndShow({ line, action: gone ? undefined : action, ...(event ? { event } : { state }) }, state);
   }
@@ -169,18 +171,23 @@ export class Session {
     return { line: this.#line, action, ...(state.cursor === cursor ? {} : { state }) };
   }
 
-  /** Until somebody asks for more. */
+  /** Until somebody asks for more, who may have done so while the run was ending. */
   async #woken(signal: AbortSignal): Promise<void> {
+    if (this.#asked) return;
     await new Promise<void>((again) => {
       this.#again = again;
       signal.addEventListener("abort", () => again());
     });
-    this.#again = undefined;
+  }
+
+  #ask(): void {
+    this.#asked = true;
+    this.#again();
   }
 
   #hurried(): void {
     this.#run?.hurry();
-    this.#again?.();
+    this.#ask();
   }
 
   // The tabs that hear of it.

@@ -9,8 +9,6 @@ import {
 } from "./play.ts";
 import { dropped, hanging, json, NO_CONTENT, problem, serving, signIn, stream, type Answer } from "./scripted.ts";
 
-const event = (answer: string) => answer;
-
 test("a turn is sent once and told event by event to its end", async () => {
   await using server = await serving(stream(WHOLE));
   const { run, updates } = await play(server);
@@ -423,7 +421,7 @@ test("events at or below the cursor are not told again", async () => {
 
 for (const broken of ["id: 1-3\nevent: text.delta\ndata: {}\n\n", "id: 1-3\ndata: [DONE]\n\n", "id: 1-3\nevent: snapshot\ndata: {\n\n"]) {
   test(`a frame that makes no sense breaks the stream and nothing else: ${JSON.stringify(broken)}`, async () => {
-    await using server = await serving(stream([frames(TURN.slice(0, 2)), event(broken)]), stream(frames(TURN.slice(2))));
+    await using server = await serving(stream([frames(TURN.slice(0, 2)), broken]), stream(frames(TURN.slice(2))));
     const { run } = await play(server);
     assert.deepEqual([run.state, server.cursors], [FINAL, [undefined, "1-2"]]);
   });
