@@ -1,5 +1,6 @@
 /** The client: sends a turn once, follows it to its end, and survives whatever happens in between. */
 import { type Lifecycle } from "./lifecycle.ts";
+import type { Sleep } from "./means.ts";
 import { type Timing } from "./policy.ts";
 import { type Json, type SessionState } from "./reducer.ts";
 import { Run } from "./run.ts";
@@ -25,7 +26,7 @@ export interface Options {
     /** Bounds one frame, in characters; a larger one breaks its stream. */
     readonly maxBytes?: number;
     readonly clock?: () => number;
-    readonly sleep?: (seconds: number, signal: AbortSignal) => Promise<void>;
+    readonly sleep?: Sleep;
     readonly chance?: () => number;
     readonly newTurn?: () => string;
 }

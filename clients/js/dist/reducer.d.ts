@@ -5,7 +5,7 @@
  * - `reduce` is pure. A state is the JSON of a `snapshot`; a piece that an event does not change stays the same object.
  * - An event at or below the state's `seq` changes nothing. One that leaves a hole, or is of another epoch and not the
  *   next one's fence, throws `SequenceGap`. Only `restore` (a snapshot) may set `seq` back.
- * - TRANSITIONS names what a turn takes in each status. Anything else changes nothing but `seq`.
+ * - TAKES says what a turn takes in each status. Anything else changes nothing but `seq`.
  * - Only `turn.completed` turns a draft into an output; any other end keeps it as `partial`.
  */
 export type Json = null | boolean | number | string | Json[] | {
@@ -84,18 +84,17 @@ export interface Event {
 export declare class SequenceGap extends Error {
     readonly code = "sequence_gap";
 }
-export declare const TRANSITIONS: Record<TurnStatus, Record<string, TurnStatus>>;
-export declare const ended: (status: TurnStatus | undefined) => boolean;
 export declare const text: (turn: TurnState) => string;
 /** The questions that are open, oldest first. */
 export declare const questions: (turn: TurnState) => Approval[];
 export declare const empty: (session: string) => SessionState;
 export declare function find(state: SessionState, turn: string): TurnState | undefined;
+export declare const ended: (status: string | undefined) => boolean;
 /** The state that a snapshot's JSON stands for. Throws TypeError when it is none. */
 export declare function restore(fields: any): SessionState;
 /** The state after `event`, which is the state itself where it has that already. Throws SequenceGap. */
 export declare function reduce(state: SessionState, event: Event): SessionState;
-/** The turn after `event`; the turn itself where TRANSITIONS does not let it in. */
+/** The turn after `event`; the turn itself where TAKES does not let it in. */
 export declare function advance(turn: TurnState, event: Event): TurnState;
 /** `state`, made of the objects of `before` wherever those say the same. */
 export declare function reuse(before: SessionState, state: SessionState): SessionState;

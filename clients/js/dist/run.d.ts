@@ -1,19 +1,9 @@
-import type { Action, Status, Timing } from "./policy.ts";
+/** One turn, or one session, as a client lives through it: requests, events, pauses, until it is over. */
+import type { Means } from "./means.ts";
+import { type Action, type Status } from "./policy.ts";
 import type { Event, SessionState, TurnState } from "./reducer.ts";
-import type { Keep, Sent } from "./store.ts";
+import type { Sent } from "./store.ts";
 import { LegatoError } from "./wire.ts";
-import { type Wire } from "./wire.ts";
-/** What a run is given: the way to the server, time, chance, and where its state is kept. Times are in seconds;
- * `sleep` ends early, and without an error, when its signal is aborted. */
-export interface Means {
-    readonly wire: Wire;
-    readonly timing: Timing;
-    readonly maxBytes: number;
-    readonly clock: () => number;
-    readonly sleep: (seconds: number, signal: AbortSignal) => Promise<void>;
-    readonly chance: () => number;
-    readonly keep: Keep;
-}
 /** Something to show: `event` was reduced into `state`; absent when a snapshot came or only the status changed. */
 export interface Update {
     readonly status: Status;
@@ -25,7 +15,7 @@ export interface Update {
 export type Aim = {
     readonly send: Sent;
 } | {
-    readonly resume: string | null;
+    readonly resume: string | undefined;
 } | "follow";
 /**
  * Iterate it once. `status` and `state` are always what should be shown.
@@ -36,7 +26,7 @@ export type Aim = {
 export declare class Run implements AsyncIterable<Update> {
     #private;
     readonly session: string;
-    turnId: string | null;
+    turnId: string | undefined;
     state: SessionState;
     status: Status;
     action: Action | undefined;

@@ -1,9 +1,9 @@
 /** A session as a page shows it: followed while anybody listens, by one connection for all tabs. */
 import type { LegatoClient, TurnOptions } from "./client.ts";
-import { type Action, type Status, type Timing } from "./policy.ts";
+import type { Means } from "./means.ts";
+import { type Action, type Status } from "./policy.ts";
 import { type Json, type SessionState } from "./reducer.ts";
-import type { Keep, Sent } from "./store.ts";
-import { type Sharing } from "./tabs.ts";
+import type { Sent } from "./store.ts";
 /** What is to be shown. `sent` is a turn of this tab that `state` does not have yet, `error` why nothing goes on. */
 export interface View {
     readonly status: Status;
@@ -12,20 +12,11 @@ export interface View {
     readonly sent?: Sent | null;
     readonly error?: Error | undefined;
 }
-export interface Stage {
-    readonly client: LegatoClient;
-    readonly keep: Keep;
-    readonly timing: Timing;
-    readonly sleep: (seconds: number, signal: AbortSignal) => Promise<void>;
-    readonly visible: () => boolean;
-    readonly sharing: Sharing | undefined;
-    readonly scope: string;
-}
 /** Its functions may be taken off it. They reject with LegatoError, or with what the network failed of. */
 export declare class Session {
     #private;
     readonly name: string;
-    constructor(stage: Stage, name: string);
+    constructor(client: LegatoClient, means: Means, name: string);
     /** The same object until something changes. */
     view: () => View;
     /** Opens the session with its first listener, and leaves it after the last one. */

@@ -5,7 +5,7 @@
  * leader that does not answer within `tab` seconds is frozen, and loses its lock to a tab that is seen. Everybody
  * reduces what is told, so a new leader goes on from its own cursor: nothing is missed, and nothing counts twice.
  */
-import type { Timing } from "./policy.ts";
+import type { Means } from "./means.ts";
 /** What a browser's BroadcastChannel is here. */
 export interface Channel {
     onmessage: ((message: any) => void) | null;
@@ -31,12 +31,10 @@ export interface Member {
     answer(cursor: string): object;
     cursor(): string;
     weak(): boolean;
-    visible(): boolean;
 }
 export declare class Tabs {
     #private;
-    constructor(name: string, sharing: Sharing, member: Member, timing: Timing, sleep: (seconds: number, signal: AbortSignal) => Promise<void>);
-    get leads(): boolean;
+    constructor(means: Means, sharing: Sharing, session: string, member: Member);
     tell(told: object): void;
     /** What the session waits for has come, says whoever brought it. */
     hurry(): void;

@@ -9,10 +9,12 @@ export declare const STREAM_TYPE = "text/event-stream";
 export declare class LegatoError extends Error {
     readonly code: string;
     readonly status: number;
-    readonly turn: string | undefined;
-    readonly path: string | undefined;
-    readonly pause: number | undefined;
-    constructor(code: string, message: string, status?: number, more?: {
+    readonly turn?: string;
+    readonly path?: string;
+    readonly pause: number;
+    constructor(message: string, fields: {
+        code: string;
+        status?: number;
         turn?: string;
         path?: string;
         pause?: number;
@@ -20,15 +22,20 @@ export declare class LegatoError extends Error {
 }
 /** The network, or whoever gives the token, failed: nothing is known of the request. */
 export declare class Broken extends Error {
-    constructor(cause: unknown);
 }
 export declare function unbroken<T>(work: Promise<T>): Promise<T>;
-/** Aborts its request when nothing has come for `silence` seconds, or when it is told to. */
-export declare class Watch {
+/** One request: aborted when nothing has come for `silence` seconds, or when it is told to stop. */
+export declare class Attempt {
     #private;
     silent: boolean;
-    constructor(silence: number);
+    /** It brought news. */
+    moved: boolean;
+    constructor(silence: number, clock: () => number);
     get signal(): AbortSignal;
+    /** Seconds from its first byte to its last. */
+    get lived(): number;
+    /** Seconds since anything came. */
+    get age(): number;
     byte(): void;
     stop(): void;
 }
@@ -37,25 +44,22 @@ export interface Request {
     readonly headers?: Record<string, string>;
     readonly query?: Record<string, string>;
     readonly body?: unknown;
-    readonly fresh?: boolean;
+    readonly fresh?: boolean | undefined;
 }
 export declare class Wire {
     #private;
-    constructor(base: string, token: Token, fetch: Fetch, silence: number);
+    constructor(base: string, token: Token, fetch: Fetch, attempt: () => Attempt);
     /** There is another token to be had. */
     get renews(): boolean;
     /** The answer, its body unread. Rejects with Broken. */
     open(method: string, path: string, request: Request, signal: AbortSignal): Promise<Response>;
     /** The JSON of a whole answer, null for an empty one. Rejects with LegatoError when refused, after one fresh token,
      * and with Broken. */
-    ask(method: string, path: string, request?: Request, outer?: AbortSignal): Promise<any>;
+    ask(method: string, path: string, request?: Request, signal?: AbortSignal): Promise<any>;
 }
 /** Throws LegatoError `invalid` for what can be no id. */
 export declare function checked(path: string, value: string): string;
 export declare const sessionPath: (session: string) => string;
-/** The status; a redirect that a browser hides is one. */
-export declare const statusOf: (response: Response) => number;
-/** The error that an answer stands for (RFC 9457); one without a problem's JSON keeps its status. */
+/** The error that an answer stands for (RFC 9457); one without a problem's JSON keeps its status. A redirect that a
+ * browser hides is one, and `Retry-After` counts in seconds. */
 export declare function problem(response: Response): Promise<LegatoError>;
-/** Seconds of the `Retry-After` header; undefined where it is absent or a date. */
-export declare function retryAfter(response: Response): number | undefined;

@@ -1,12 +1,13 @@
 /** The client: sends a turn once, follows it to its end, and survives whatever happens in between. */
 import { NOWHERE, page, type Lifecycle } from "./lifecycle.ts";
+import type { Means, Sleep } from "./means.ts";
 import { passing, pause, TIMING, type Timing } from "./policy.ts";
 import { restore, type Json, type SessionState } from "./reducer.ts";
 import { Run, type Aim } from "./run.ts";
 import { Session } from "./session.ts";
 import { Keep, type Sent, type Storage } from "./store.ts";
 import type { Sharing } from "./tabs.ts";
-import { Broken, checked, LegatoError, sessionPath, Wire, type Fetch, type Token } from "./wire.ts";
+import { Attempt, Broken, checked, LegatoError, sessionPath, Wire, type Fetch, type Token } from "./wire.ts";
 
 export interface TurnOptions {
   readonly turn?: string;
@@ -27,34 +28,41 @@ export interface Options {
   /** Bounds one frame, in characters; a larger one breaks its stream. */
   readonly maxBytes?: number;
   readonly clock?: () => number;
-  readonly sleep?: (seconds: number, signal: AbortSignal) => Promise<void>;
+  readonly sleep?: Sleep;
   readonly chance?: () => number;
   readonly newTurn?: () => string;
 }
 
 /** A caller of one service. Requests outside a turn reject with LegatoError, or with Broken where the network fails. */
 export class LegatoClient {
-  readonly #wire: Wire;
-  readonly #keep: Keep;
-  readonly #timing: Timing;
-  readonly #options: Required<Pick<Options, "clock" | "sleep" | "chance" | "newTurn" | "lifecycle">> & Options;
-  readonly #scope: string;
+  readonly #means: Means;
+  readonly #newTurn: () => string;
   readonly #runs = new Set<Run>();
   readonly #sessions = new Map<string, Session>();
   readonly #unlisten: () => void;
 
   constructor(baseUrl: string, token: Token, options: Options = {}) {
-    const { principal, fetch = (url, init) => globalThis.fetch(url, init) } = options;
-    const lifecycle = options.lifecycle ?? (typeof document === "object" ? page(window) : NOWHERE);
-    this.#options = { clock: seconds, sleep: sleeping, chance: Math.random, newTurn, ...options, lifecycle };
-    this.#timing = { ...TIMING, ...options.timing };
-    this.#wire = new Wire(baseUrl, token, fetch, this.#timing.silence);
-    this.#keep = new Keep(options.storage ?? ownStorage(), principal ?? "", this.#options.clock);
-    this.#scope = `legato:${baseUrl}:${principal}:`;
-    this.#unlisten = lifecycle.listen({
-      wake: () => this.#each((one) => one.wake()),
+    const { principal, fetch = (url, init) => globalThis.fetch(url, init), clock = () => Date.now() / 1000 } = options;
+    const timing = { ...TIMING, ...options.timing };
+    const keep = new Keep(options.storage ?? ownStorage(), principal ?? "", clock);
+    this.#newTurn = options.newTurn ?? newTurn;
+    this.#means = {
+      wire: new Wire(baseUrl, token, fetch, () => new Attempt(timing.silence, clock)),
+      scope: `legato:${baseUrl}:${principal}:`,
+      sharing: principal === undefined ? undefined : ownSharing(),
+      lifecycle: typeof document === "object" ? page(window) : NOWHERE,
+      chance: Math.random,
+      maxBytes: 64 * 1024 * 1024,
+      sleep: sleeping,
+      ...options,
+      clock,
+      timing,
+      keep,
+    };
+    this.#unlisten = this.#means.lifecycle.listen({
+      wake: () => [...this.#runs, ...this.#sessions.values()].forEach((one) => one.wake()),
       lose: () => this.#runs.forEach((run) => run.lose()),
-      hide: () => void this.#keep.flush(),
+      hide: () => void keep.flush(),
     });
   }
 
@@ -65,13 +73,13 @@ export class LegatoClient {
 
   /** The turn whose end this client has not seen: sent by it, or running as far as it knows. */
   async unfinished(session: string): Promise<string | undefined> {
-    const { sent, state } = await this.#keep.load(session);
+    const { sent, state } = await this.#means.keep.load(session);
     return sent?.turn ?? state.active?.turn;
   }
 
   /** Goes on with a turn, by default the unfinished one; iterating throws `not_found` when there is none. */
   resume(session: string, turn?: string): Run {
-    return this.#run(session, { resume: turn === undefined ? null : checked("turn", turn) });
+    return this.#run(session, { resume: turn && checked("turn", turn) });
   }
 
   /** Everything that happens in a session, turn after turn, until the caller leaves. */
@@ -82,12 +90,7 @@ export class LegatoClient {
   /** A session to be shown: the same object for the same name. */
   session(name: string): Session {
     sessionPath(name);
-    const found = this.#sessions.get(name);
-    if (found) return found;
-    const { principal, sharing = principal === undefined ? undefined : ownSharing(), lifecycle, sleep } = this.#options;
-    const visible = () => lifecycle.visible();
-    const stage = { client: this, keep: this.#keep, timing: this.#timing, sleep, visible, sharing, scope: this.#scope };
-    const session = new Session(stage, name);
+    const session = this.#sessions.get(name) ?? new Session(this, this.#means, name);
     this.#sessions.set(name, session);
     return session;
   }
@@ -95,14 +98,14 @@ export class LegatoClient {
   /** The session with its newest turns, or an older page of them. */
   async snapshot(session: string, before?: number): Promise<SessionState> {
     const query = before === undefined ? {} : { query: { before: String(before) } };
-    return restore(await this.#wire.ask("GET", sessionPath(session), query));
+    return restore(await this.#means.wire.ask("GET", sessionPath(session), query));
   }
 
   /** All of the caller's sessions, newest first, each as the service's JSON; asked for page by page. */
   async *sessions(): AsyncGenerator<any, void> {
     let query: Record<string, string> = {};
     for (;;) {
-      const page = await this.#wire.ask("GET", "/v1/sessions", { query });
+      const page = await this.#means.wire.ask("GET", "/v1/sessions", { query });
       yield* page.sessions;
       if (page.before == null) return;
       query = { before: page.before };
@@ -129,8 +132,8 @@ export class LegatoClient {
 
   /** Deletes the session there and what is kept of it here. */
   async delete(session: string): Promise<void> {
-    await this.#wire.ask("DELETE", sessionPath(session));
-    await this.#keep.forget(session);
+    await this.#means.wire.ask("DELETE", sessionPath(session));
+    await this.#means.keep.forget(session);
   }
 
   /** Lets go of all connections; the turns run on. */
@@ -141,7 +144,7 @@ export class LegatoClient {
 
   /** @internal A turn under an id of its own. */
   sent(input: Json, { turn, agent, if_active, retry_of }: TurnOptions): Sent {
-    const id = checked("turn", turn ?? this.#options.newTurn());
+    const id = checked("turn", turn ?? this.#newTurn());
     const more = { ...(agent && { agent }), ...(if_active && { if_active }), ...(retry_of && { retry_of }) };
     return { turn: id, body: { turn: id, input, ...more } };
   }
@@ -164,51 +167,41 @@ export class LegatoClient {
 
   #hurry(session: string, turn: string): void {
     for (const run of this.#runs) {
-      if (run.session === session && (run.turnId === turn || run.turnId === null)) run.hurry();
+      if (run.session === session && (!run.turnId || run.turnId === turn)) run.hurry();
     }
     this.#sessions.get(session)?.hurry();
   }
 
   /** Repeats what may be repeated while the network or a passing refusal is in the way, `giveUp` seconds long. */
   async #insist(path: string, body: object, headers: Record<string, string> = {}): Promise<void> {
-    const { clock, sleep, chance } = this.#options;
-    const until = clock() + this.#timing.giveUp;
+    const { wire, timing, clock, sleep, chance } = this.#means;
+    const until = clock() + timing.giveUp;
     for (let attempts = 0; ; attempts++) {
       try {
-        return await this.#wire.ask("POST", path, { body, headers });
+        return await wire.ask("POST", path, { body, headers });
       } catch (failure) {
         const refused = failure instanceof LegatoError ? failure : undefined;
         const again = refused ? passing(refused.status) : failure instanceof Broken;
         if (!again || clock() >= until) throw failure;
-        await sleep(pause(attempts, this.#timing, chance(), refused?.pause), new AbortController().signal);
+        await sleep(pause(attempts, timing, chance(), refused?.pause));
       }
     }
   }
 
-  #each(call: (one: Run | Session) => void): void {
-    this.#runs.forEach(call);
-    this.#sessions.forEach(call);
-  }
-
   #run(session: string, aim: Aim): Run {
     sessionPath(session);
-    const { maxBytes = 64 * 1024 * 1024, clock, sleep, chance } = this.#options;
-    const means = { wire: this.#wire, timing: this.#timing, maxBytes, clock, sleep, chance, keep: this.#keep };
-    const run = new Run(means, session, aim, () => this.#runs.delete(run));
+    const run = new Run(this.#means, session, aim, () => this.#runs.delete(run));
     this.#runs.add(run);
     return run;
   }
 }
 
-const seconds = (): number => Date.now() / 1000;
-const newTurn = (): string => `t_${Array.from({ length: 4 }, () => Math.random().toString(36).slice(2, 10)).join("")}`;
+const newTurn = (): string => `t_${Date.now().toString(36)}${Math.random().toString(36).slice(2)}`;
 
-function sleeping(seconds: number, signal: AbortSignal): Promise<void> {
+function sleeping(seconds: number, signal?: AbortSignal): Promise<void> {
   return new Promise((awake) => {
     const timer = setTimeout(awake, seconds * 1000);
-    const stop = () => (clearTimeout(timer), awake());
-    if (signal.aborted) stop();
-    signal.addEventListener("abort", stop, { once: true });
+    signal?.addEventListener("abort", () => (clearTimeout(timer), awake()));
   });
 }
 

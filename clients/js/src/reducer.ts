@@ -5,7 +5,7 @@
  * - `reduce` is pure. A state is the JSON of a `snapshot`; a piece that an event does not change stays the same object.
  * - An event at or below the state's `seq` changes nothing. One that leaves a hole, or is of another epoch and not the
  *   next one's fence, throws `SequenceGap`. Only `restore` (a snapshot) may set `seq` back.
- * - TRANSITIONS names what a turn takes in each status. Anything else changes nothing but `seq`.
+ * - TAKES says what a turn takes in each status. Anything else changes nothing but `seq`.
  * - Only `turn.completed` turns a draft into an output; any other end keeps it as `partial`.
  */
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
@@ -91,28 +91,6 @@ export class SequenceGap extends Error {
   readonly code = "sequence_gap";
 }
 
-const FENCES = ["turn.started", "turn.resumed"];
-const TERMINAL: Record<string, TurnStatus> = {
-  "turn.completed": "completed",
-  "turn.interrupted": "interrupted",
-  "turn.failed": "failed",
-};
-const KEPT = ["turn.resumed", "text.delta", "reasoning.delta", "step.rewound", "tool.call", "tool.progress"].concat(
-  ["tool.result", "approval.requested", "approval.resolved", "credential.required", "credential.supplied"],
-);
-export const TRANSITIONS: Record<TurnStatus, Record<string, TurnStatus>> = {
-  streaming: {
-    ...Object.fromEntries(KEPT.map((type) => [type, "streaming" as const])),
-    "turn.suspended": "waiting",
-    ...TERMINAL,
-  },
-  waiting: { "turn.resumed": "streaming", "turn.interrupted": "interrupted", "turn.failed": "failed" },
-  completed: {},
-  interrupted: {},
-  failed: {},
-};
-
-export const ended = (status: TurnStatus | undefined): boolean => Object.values(TERMINAL).includes(status!);
 export const text = (turn: TurnState): string => turn.draft.map((part) => part.text).join("");
 /** The questions that are open, oldest first. */
 export const questions = (turn: TurnState): Approval[] => turn.approvals.filter((asked) => asked.approved === undefined);
@@ -121,6 +99,8 @@ export const empty = (session: string): SessionState => ({ cursor: "0-0", sessio
 export function find(state: SessionState, turn: string): TurnState | undefined {
   return state.active?.turn === turn ? state.active : state.turns.findLast((known) => known.turn === turn);
 }
+
+export const ended = (status: string | undefined): boolean => status !== undefined && !(status in TAKES);
 
 /** The state that a snapshot's JSON stands for. Throws TypeError when it is none. */
 export function restore(fields: any): SessionState {
@@ -134,7 +114,8 @@ export function restore(fields: any): SessionState {
 export function reduce(state: SessionState, event: Event): SessionState {
   const [epoch, seq] = parse(state.cursor);
   if (event.seq <= seq) return state;
-  const begins = FENCES.includes(event.type) && event.epoch === epoch + 1;
+  const fence = event.type === "turn.started" || event.type === "turn.resumed";
+  const begins = fence && event.epoch === epoch + 1;
   const cursor = `${event.epoch}-${event.seq}`;
   if (event.seq !== seq + 1 || !(begins || epoch === 0 || event.epoch === epoch)) {
     throw new SequenceGap(`event ${cursor} does not follow ${state.cursor}`);
@@ -150,9 +131,9 @@ export function reduce(state: SessionState, event: Event): SessionState {
     : { ...state, cursor, active: turn };
 }
 
-/** The turn after `event`; the turn itself where TRANSITIONS does not let it in. */
+/** The turn after `event`; the turn itself where TAKES does not let it in. */
 export function advance(turn: TurnState, event: Event): TurnState {
-  const status = TRANSITIONS[turn.status][event.type];
+  const status = TAKES[turn.status]?.(event.type);
   return status ? { ...turn, ...HANDLERS[event.type]?.(turn, event), status } : turn;
 }
 
@@ -215,6 +196,7 @@ const end = ({ tools }: TurnState): Partial<TurnState> => ({
 });
 
 const HANDLERS: Record<string, Handler> = {
+  "turn.resumed": () => ({}),
   "text.delta": (turn, event) => ({ draft: extend(turn.draft, event) }),
   "reasoning.delta": (turn, event) => ({ reasoning: extend(turn.reasoning, event) }),
   "step.rewound": (turn, { step }) => ({ draft: without(turn.draft, step), reasoning: without(turn.reasoning, step) }),
@@ -252,4 +234,15 @@ const HANDLERS: Record<string, Handler> = {
   }),
   "turn.interrupted": (turn) => ({ ...end(turn), partial: text(turn) }),
   "turn.failed": (turn, { code, message }) => ({ ...end(turn), partial: text(turn), error: { code, message } }),
+};
+
+const ENDS: Record<string, TurnStatus> = {
+  "turn.completed": "completed",
+  "turn.interrupted": "interrupted",
+  "turn.failed": "failed",
+};
+/** What a turn is after an event of that type, which it takes in no other case. */
+const TAKES: Record<string, (type: string) => TurnStatus | undefined> = {
+  streaming: (type) => (type === "turn.suspended" ? "waiting" : ENDS[type] ?? (type in HANDLERS ? "streaming" : undefined)),
+  waiting: (type) => (type === "turn.resumed" ? "streaming" : type === "turn.completed" ? undefined : ENDS[type]),
 };

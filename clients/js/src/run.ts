@@ -1,24 +1,11 @@
 /** One turn, or one session, as a client lives through it: requests, events, pauses, until it is over. */
-import * as policy from "./policy.ts";
-import type { Action, Link, Outcome, Plan, Status, Timing } from "./policy.ts";
+import type { Means } from "./means.ts";
+import { after, begin, hurry, polls, type Action, type Link, type Outcome, type Plan, type Status } from "./policy.ts";
 import { empty, ended, find, reduce, restore, reuse, seqOf, SequenceGap } from "./reducer.ts";
-import type { Event, SessionState, TurnState, TurnStatus } from "./reducer.ts";
+import type { Event, SessionState, TurnState } from "./reducer.ts";
 import { decoder, type Message } from "./sse.ts";
-import type { Keep, Sent } from "./store.ts";
-import { Broken, LegatoError, problem, retryAfter, sessionPath, statusOf, unbroken, Watch } from "./wire.ts";
-import { JSON_TYPE, STREAM_TYPE, type Wire } from "./wire.ts";
-
-/** What a run is given: the way to the server, time, chance, and where its state is kept. Times are in seconds;
- * `sleep` ends early, and without an error, when its signal is aborted. */
-export interface Means {
-  readonly wire: Wire;
-  readonly timing: Timing;
-  readonly maxBytes: number;
-  readonly clock: () => number;
-  readonly sleep: (seconds: number, signal: AbortSignal) => Promise<void>;
-  readonly chance: () => number;
-  readonly keep: Keep;
-}
+import type { Sent } from "./store.ts";
+import { Attempt, Broken, JSON_TYPE, LegatoError, problem, sessionPath, STREAM_TYPE, unbroken } from "./wire.ts";
 
 /** Something to show: `event` was reduced into `state`; absent when a snapshot came or only the status changed. */
 export interface Update {
@@ -29,7 +16,7 @@ export interface Update {
 }
 
 /** What a run is about: a turn to send, one to resume (the unfinished one where it has no name), or all of a session. */
-export type Aim = { readonly send: Sent } | { readonly resume: string | null } | "follow";
+export type Aim = { readonly send: Sent } | { readonly resume: string | undefined } | "follow";
 
 /**
  * Iterate it once. `status` and `state` are always what should be shown.
@@ -39,7 +26,7 @@ export type Aim = { readonly send: Sent } | { readonly resume: string | null } |
  */
 export class Run implements AsyncIterable<Update> {
   readonly session: string;
-  turnId: string | null = null;
+  turnId: string | undefined;
   state: SessionState;
   status: Status = "connecting";
   action: Action | undefined;
@@ -52,13 +39,12 @@ export class Run implements AsyncIterable<Update> {
   #known = true;
   #outcome: Outcome = { kind: "broke" };
   #last: TurnState | undefined;
-  #watch: Watch | undefined;
+  #attempt: Attempt | undefined;
   #nap: AbortController | undefined;
   #waits = false;
   #closed = false;
   #hurried = false;
   #woken = false;
-  #heardAt = 0;
   #renewing = false;
   /** The answers of this fetch have no body to read bit by bit. */
   #whole = false;
@@ -80,7 +66,7 @@ export class Run implements AsyncIterable<Update> {
 
   /** Seconds since anything came. */
   get age(): number {
-    return this.#means.clock() - this.#heardAt;
+    return this.#attempt?.age ?? 0;
   }
 
   /** What the turn waits for has come: it is reached for now, and not at the next look. */
@@ -91,56 +77,54 @@ export class Run implements AsyncIterable<Update> {
 
   /** The network is back, or the page: no pause is worth waiting for, and no silent stream is trusted. */
   wake(): void {
-    if (this.#nap) return this.#nap.abort();
-    if (this.age < this.#means.timing.stale) return;
-    this.#woken = true;
-    this.#watch?.stop();
+    if (this.#nap) this.#nap.abort();
+    else if (this.age >= this.#means.timing.stale) {
+      this.#woken = true;
+      this.lose();
+    }
   }
 
   /** The network is gone. */
   lose(): void {
-    this.#watch?.stop();
+    this.#attempt?.stop();
   }
 
   /** Lets go of the connection; the turn itself runs on. */
   close(): void {
     this.#closed = true;
-    this.#watch?.stop();
+    this.lose();
     this.#nap?.abort();
   }
 
   [Symbol.asyncIterator](): AsyncIterator<Update> {
-    const leave = async (): Promise<IteratorResult<Update>> => {
-      this.close();
-      return this.#updates.return(undefined);
+    return {
+      next: () => this.#updates.next(),
+      return: () => {
+        this.close();
+        return this.#updates.return(undefined);
+      },
     };
-    return { next: () => this.#updates.next(), return: leave };
   }
 
   async *#live(): AsyncGenerator<Update, undefined> {
+    const { timing, clock, chance, keep } = this.#means;
     try {
       await this.#begin();
       yield this.#update();
-      yield* this.#insist();
+      let link = begin(clock());
+      let plan: Plan = { do: "connect", status: "connecting" };
+      while (plan.do === "connect" || plan.do === "look") {
+        if (await this.#pause(plan)) [link, plan] = hurry(link);
+        if (!this.#closed) yield* this.#try(plan, link);
+        if (this.#closed) return;
+        [link, plan] = after(link, this.#outcome, timing, clock(), chance());
+        if (this.#show(plan.status, plan.action)) yield this.#update();
+      }
+      await this.#finish(plan);
     } finally {
       this.#left();
-      await this.#means.keep.flush();
+      await keep.flush();
     }
-  }
-
-  async *#insist(): AsyncGenerator<Update, void> {
-    const { timing, clock, chance } = this.#means;
-    let link = policy.begin(clock());
-    let plan: Plan = { do: "connect", status: "connecting" };
-    while (plan.do === "connect" || plan.do === "look") {
-      if (await this.#pause(plan)) [link, plan] = policy.hurry(link);
-      if (this.#closed) return;
-      yield* this.#attempt(plan, link);
-      if (this.#closed) return;
-      [link, plan] = policy.after(link, this.#outcome, timing, clock(), chance());
-      if (this.#show(plan.status, plan.action)) yield this.#update();
-    }
-    await this.#finish(plan);
   }
 
   async #begin(): Promise<void> {
@@ -148,8 +132,8 @@ export class Run implements AsyncIterable<Update> {
     const aim = this.#aim;
     this.state = state;
     if (aim === "follow") return;
-    if ("resume" in aim) this.turnId ??= sent?.turn ?? state.active?.turn ?? null;
-    if (!this.turnId) throw new LegatoError("not_found", `session ${this.session} has no unfinished turn`);
+    this.turnId ??= sent?.turn ?? state.active?.turn;
+    if (!this.turnId) throw new LegatoError(`session ${this.session} has no unfinished turn`, { code: "not_found" });
     this.#sent = "send" in aim ? aim.send : sent?.turn === this.turnId ? sent : null;
     this.#known = !this.#sent || !!this.#stands;
     if (this.#sent) await this.#save(true);
@@ -157,16 +141,15 @@ export class Run implements AsyncIterable<Update> {
 
   /** Waits as planned; true: what the turn waits for has come meanwhile, or before. */
   async #pause({ delay = 0, status }: Plan): Promise<boolean> {
-    const nap = new AbortController();
     this.#waits = status === "waiting";
     if (!this.#closed && !this.#woken && !(this.#waits && this.#hurried)) {
-      this.#nap = nap;
-      await this.#means.sleep(delay, nap.signal);
+      this.#nap = new AbortController();
+      await this.#means.sleep(delay, this.#nap.signal);
       this.#nap = undefined;
     }
     const hurried = this.#waits && this.#hurried;
+    this.#hurried &&= !hurried;
     this.#woken = this.#waits = false;
-    if (hurried) this.#hurried = false;
     return hurried;
   }
 
@@ -180,147 +163,134 @@ export class Run implements AsyncIterable<Update> {
   // One request.
 
   /** Sets `#outcome` to how it ended. */
-  async *#attempt(plan: Plan, link: Link): AsyncGenerator<Update, void> {
-    const watch = (this.#watch = new Watch(this.#means.timing.silence));
-    const seen = new Seen(this.#means.clock);
-    this.#heardAt = this.#means.clock();
+  async *#try(plan: Plan, link: Link): AsyncGenerator<Update, void> {
+    const { timing, clock } = this.#means;
+    const attempt = (this.#attempt = new Attempt(timing.silence, clock));
     try {
-      yield* this.#answer(await this.#request(plan, link, watch.signal), seen, watch);
+      yield* this.#answer(await this.#request(plan, link, attempt.signal), attempt);
     } catch (failure) {
-      if (failure instanceof SequenceGap) this.#ended("gap", seen);
-      else if (failure instanceof Broken) this.#ended(watch.silent ? "silent" : "broke", seen);
-      else this.#outcome = { kind: "broke", turn: this.#turnStatus, moved: seen.moved };
+      if (failure instanceof SequenceGap) this.#ended("gap");
+      else if (failure instanceof Broken) this.#ended(attempt.silent ? "silent" : "broke");
+      else this.#ended("broke", { lived: 0 });
     } finally {
-      watch.stop();
+      attempt.stop();
     }
   }
 
-  #request(plan: Plan, link: Link, signal: AbortSignal): Promise<Response> {
+  #request({ do: what, fresh }: Plan, link: Link, signal: AbortSignal): Promise<Response> {
     const { wire, timing } = this.#means;
     const path = sessionPath(this.session);
-    const fresh = plan.fresh ?? false;
-    const polls = this.#whole || policy.polls(link);
-    const accept = polls ? JSON_TYPE : STREAM_TYPE;
-    if (plan.do === "look") return wire.open("GET", path, { fresh }, signal);
+    const whole = this.#whole || polls(link);
+    const accept = whole ? JSON_TYPE : STREAM_TYPE;
+    if (what === "look") return wire.open("GET", path, { fresh }, signal);
     if (this.#sent && !this.#known) {
-      const headers = { "Idempotency-Key": this.#sent.turn };
-      return wire.open("POST", `${path}/turns`, { accept, headers, body: this.#sent.body, fresh }, signal);
+      const { turn, body } = this.#sent;
+      return wire.open("POST", `${path}/turns`, { accept, headers: { "Idempotency-Key": turn }, body, fresh }, signal);
     }
-    const query = { ...(this.turnId && { turn: this.turnId }), ...(polls && { wait: String(timing.wait) }) };
-    const headers: Record<string, string> = this.#fresh ? {} : { "Last-Event-ID": this.state.cursor };
+    const query = { ...(this.turnId && { turn: this.turnId }), ...(whole && { wait: String(timing.wait) }) };
+    const headers: Record<string, string> = seqOf(this.state) ? { "Last-Event-ID": this.state.cursor } : {};
     return wire.open("GET", `${path}/events`, { accept, headers, query, fresh }, signal);
   }
 
-  async *#answer(response: Response, seen: Seen, watch: Watch): AsyncGenerator<Update, void> {
+  async *#answer(response: Response, attempt: Attempt): AsyncGenerator<Update, void> {
     const kind = response.headers.get("content-type")?.split(";")[0]?.trim();
     if (response.status === 204) {
-      this.#ended("over", seen);
+      this.#ended("over");
     } else if (!response.ok) {
-      this.refusal = await problem(response);
-      const pause = retryAfter(response);
-      this.#outcome = { kind: "refused", turn: this.#turnStatus, code: statusOf(response), pause };
+      const { status: code, pause } = (this.refusal = await problem(response));
+      this.#ended("refused", { code, pause });
     } else if (kind !== STREAM_TYPE) {
-      yield* this.#read(response, seen);
+      yield* this.#read(response, attempt);
     } else if (response.body) {
-      yield* this.#stream(response, response.body, seen, watch);
+      yield* this.#stream(response, response.body.getReader(), attempt);
     } else {
       this.#whole = true;
-      this.#outcome = { kind: "closed", turn: this.#turnStatus, reason: "deadline" };
+      this.#ended("closed", { reason: "deadline" });
     }
   }
 
   async *#stream(
-    response: Response, body: ReadableStream<Uint8Array>, seen: Seen, watch: Watch,
+    response: Response, reader: ReadableStreamDefaultReader<Uint8Array>, attempt: Attempt,
   ): AsyncGenerator<Update, void> {
-    const reader = body.getReader();
     const decode = decoder(this.#means.maxBytes);
     for (;;) {
       const { done, value } = await unbroken(reader.read());
-      if (done) return this.#ended("broke", seen);
-      watch.byte();
-      this.#heardAt = seen.byte();
+      if (done) return this.#ended("broke");
+      attempt.byte();
       if (this.#show(this.#connected)) yield this.#update();
       for (const message of decode(value)) {
-        if (message.event === "stream.closing") return this.#close(JSON.parse(message.data), seen);
-        if (message.event === "auth.expiring") void this.#renew(response, watch.signal);
-        if (message.id === null) continue;
-        const update = await this.#take(message, seen);
+        if (message.event === "stream.closing") {
+          const { reason, retry_ms } = JSON.parse(message.data);
+          return this.#ended("closed", { reason, pause: retry_ms / 1000 || 0 });
+        }
+        if (message.event === "auth.expiring") void this.#renew(response, attempt);
+        if (!message.id) continue;
+        const update = await this.#take(message, attempt);
         if (update) yield update;
-        if (ended(this.#turnStatus)) return this.#ended("read", seen);
+        if (ended(this.#stands?.status)) return this.#ended("read");
       }
     }
   }
 
   /** A stream that is not prolonged is resumed: whatever fails here is no failure of the run. */
-  async #renew(response: Response, signal: AbortSignal): Promise<void> {
+  async #renew(response: Response, { signal }: Attempt): Promise<void> {
     const { wire } = this.#means;
-    const stream = response.headers.get("legato-stream");
+    const body = { stream: response.headers.get("legato-stream") };
     if (!wire.renews || this.#renewing) return;
     this.#renewing = true;
-    try {
-      await wire.ask("POST", `${sessionPath(this.session)}/auth`, { body: { stream }, fresh: true }, signal);
-    } catch {
-      return;
-    } finally {
-      this.#renewing = false;
-    }
+    await wire.ask("POST", `${sessionPath(this.session)}/auth`, { body, fresh: true }, signal).catch(() => {});
+    this.#renewing = false;
   }
 
-  #close({ reason = "", retry_ms = 0 }: { reason?: string; retry_ms?: number }, seen: Seen): void {
-    this.#ended("closed", seen);
-    this.#outcome = { ...this.#outcome, reason: String(reason), pause: retry_ms ? retry_ms / 1000 : undefined };
-  }
-
-  #take(message: Message, seen: Seen): Promise<Update | undefined> {
-    const fields = JSON.parse(message.data);
-    return message.event === "snapshot" ? this.#replace(fields, seen) : this.#reduce(fields, seen);
+  #take({ event, data }: Message, attempt: Attempt): Promise<Update | undefined> {
+    const fields = JSON.parse(data);
+    return event === "snapshot" ? this.#replace(fields, attempt) : this.#reduce(fields, attempt);
   }
 
   /** A long poll's answer, a snapshot, or the 202 of a turn started without a stream. */
-  async *#read(response: Response, seen: Seen): AsyncGenerator<Update, void> {
-    const started = this.#means.clock();
+  async *#read(response: Response, attempt: Attempt): AsyncGenerator<Update, void> {
     const fields = JSON.parse(await unbroken(response.text()));
-    this.#heardAt = seen.byte();
+    const lived = attempt.age;
+    attempt.byte();
     this.#show(this.#connected);
-    if (response.status === 202) this.#known = seen.moved = true;
+    if (response.status === 202) this.#known = attempt.moved = true;
     else if (!("cursor" in fields)) throw new TypeError("neither a snapshot nor a poll's answer");
     const found = "active" in fields ? fields : fields.snapshot;
-    const updates = [found && (await this.#replace(found, seen))];
-    for (const event of fields.events ?? []) updates.push(await this.#reduce(event, seen));
+    const updates = [found && (await this.#replace(found, attempt))];
+    for (const event of fields.events ?? []) updates.push(await this.#reduce(event, attempt));
     yield* updates.filter(Boolean);
-    const lived = this.#means.clock() - started;
-    this.#outcome = { kind: "read", turn: this.#turnStatus, moved: seen.moved, lived };
+    this.#ended("read", { lived });
   }
 
   // What the answers change.
 
-  async #replace(fields: unknown, seen: Seen): Promise<Update | undefined> {
+  async #replace(fields: unknown, attempt: Attempt): Promise<Update | undefined> {
     const state = reuse(this.state, restore(fields));
     this.#known = true;
-    if (state === this.state) return;
     if (this.turnId) this.#last = this.turn;
-    seen.moved = true;
+    return this.#move(state, attempt, true);
+  }
+
+  async #reduce(event: Event, attempt: Attempt): Promise<Update | undefined> {
+    const { seq, epoch, turn, type } = event;
+    if (!(seq > 0 && epoch > 0 && turn && type)) throw new TypeError("not an event");
+    this.#known = true;
+    const update = await this.#move(reduce(this.state, event), attempt, false);
+    return update && { ...update, event };
+  }
+
+  async #move(state: SessionState, attempt: Attempt, now: boolean): Promise<Update | undefined> {
+    if (state === this.state) return;
+    attempt.moved = true;
     this.state = state;
-    await this.#save(true);
+    await this.#save(now);
     this.#show(this.#connected);
     return this.#update();
   }
 
-  async #reduce(fields: unknown, seen: Seen): Promise<Update | undefined> {
-    const event = eventOf(fields);
-    this.#known = true;
-    const state = reduce(this.state, event);
-    if (state === this.state) return;
-    seen.moved = true;
-    this.state = state;
-    await this.#save(false);
-    this.#show(this.#connected);
-    return { ...this.#update(), event };
-  }
-
   /** The turn that another run of this session has sent stays kept. */
   #save(now: boolean): Promise<void> {
-    const own = ended(this.#turnStatus) ? null : this.#sent;
+    const own = ended(this.#stands?.status) ? null : this.#sent;
     const other = (sent: Sent | null) => (sent?.turn === this.turnId ? null : sent);
     const { state } = this;
     return this.#means.keep.change(this.session, ({ sent }) => ({ state, sent: own ?? other(sent) }), now);
@@ -334,55 +304,20 @@ export class Run implements AsyncIterable<Update> {
   }
 
   #update(): Update {
-    return { status: this.status, state: this.state, action: this.action };
+    const { status, state, action } = this;
+    return { status, state, action };
   }
 
-  #ended(kind: Outcome["kind"], seen: Seen): void {
-    this.#outcome = { kind, turn: this.#turnStatus, moved: seen.moved, lived: seen.lived };
+  #ended(kind: Outcome["kind"], more?: Partial<Outcome>): void {
+    const { moved, lived } = this.#attempt!;
+    this.#outcome = { kind, turn: this.#stands?.status, moved, lived, ...more };
   }
 
   get #stands(): TurnState | undefined {
     return this.turnId ? find(this.state, this.turnId) : (this.state.active ?? undefined);
   }
 
-  get #turnStatus(): TurnStatus | undefined {
-    return this.#stands?.status;
-  }
-
   get #connected(): Status {
-    return this.#turnStatus ?? "streaming";
-  }
-
-  get #fresh(): boolean {
-    return !seqOf(this.state);
-  }
-}
-
-/** Throws TypeError where the envelope is none. */
-function eventOf(fields: any): Event {
-  const { seq, epoch, turn, type } = fields;
-  if (seq > 0 && epoch > 0 && typeof turn === "string" && typeof type === "string") return fields;
-  throw new TypeError("not an event");
-}
-
-/** What one answer has brought so far. */
-class Seen {
-  readonly #clock: () => number;
-  #first: number | undefined;
-  #last = 0;
-  moved = false;
-
-  constructor(clock: () => number) {
-    this.#clock = clock;
-  }
-
-  byte(): number {
-    this.#last = this.#clock();
-    this.#first ??= this.#last;
-    return this.#last;
-  }
-
-  get lived(): number {
-    return this.#first === undefined ? 0 : this.#last - this.#first;
+    return this.#stands?.status ?? "streaming";
   }
 }

@@ -1,10 +1,11 @@
 /** A session as a page shows it: followed while anybody listens, by one connection for all tabs. */
 import type { LegatoClient, TurnOptions } from "./client.ts";
-import { passing, type Action, type Status, type Timing } from "./policy.ts";
+import type { Means } from "./means.ts";
+import { passing, type Action, type Status } from "./policy.ts";
 import { empty, find, reduce, reuse, SequenceGap, seqOf, type Event, type Json, type SessionState } from "./reducer.ts";
 import type { Run, Update } from "./run.ts";
-import type { Keep, Sent } from "./store.ts";
-import { Tabs, type Sharing } from "./tabs.ts";
+import type { Sent } from "./store.ts";
+import { Tabs } from "./tabs.ts";
 import { LegatoError } from "./wire.ts";
 
 /** What is to be shown. `sent` is a turn of this tab that `state` does not have yet, `error` why nothing goes on. */
@@ -16,20 +17,11 @@ export interface View {
   readonly error?: Error | undefined;
 }
 
-export interface Stage {
-  readonly client: LegatoClient;
-  readonly keep: Keep;
-  readonly timing: Timing;
-  readonly sleep: (seconds: number, signal: AbortSignal) => Promise<void>;
-  readonly visible: () => boolean;
-  readonly sharing: Sharing | undefined;
-  readonly scope: string;
-}
-
 /** Its functions may be taken off it. They reject with LegatoError, or with what the network failed of. */
 export class Session {
   readonly name: string;
-  readonly #stage: Stage;
+  readonly #client: LegatoClient;
+  readonly #means: Means;
   readonly #listeners = new Set<() => void>();
   #view: View;
   #opened: AbortController | undefined;
@@ -40,8 +32,9 @@ export class Session {
   #asked = false;
   #gap = false;
 
-  constructor(stage: Stage, name: string) {
-    this.#stage = stage;
+  constructor(client: LegatoClient, means: Means, name: string) {
+    this.#client = client;
+    this.#means = means;
     this.name = name;
     this.#view = { status: "connecting", state: empty(name) };
   }
@@ -61,24 +54,24 @@ export class Session {
 
   /** Sends a turn; its id, once the service has it. */
   send = async (input: Json, options: TurnOptions = {}): Promise<string> => {
-    const sent = this.#stage.client.sent(input, options);
+    const sent = this.#client.sent(input, options);
     await this.#keepSent(sent);
     await this.#deliver(sent);
     return sent.turn;
   };
 
   /** Asks the owner of the active turn to stop. */
-  cancel = (reason?: string): Promise<void> => this.#stage.client.cancel(this.name, this.#active, reason);
+  cancel = (reason?: string): Promise<void> => this.#client.cancel(this.name, this.#active, reason);
 
   /** Answers a question of the active turn. */
   decide = (request: string, approved: boolean, note?: string): Promise<void> =>
-    this.#stage.client.decide(this.name, this.#active, request, approved, note);
+    this.#client.decide(this.name, this.#active, request, approved, note);
 
   approve = (request: string, note?: string): Promise<void> => this.decide(request, true, note);
 
   /** Supplies a credential that a tool of the active turn waits for. */
   supply = (name: string, value: string, expiresIn?: number): Promise<void> =>
-    this.#stage.client.supply(this.name, this.#active, name, value, expiresIn);
+    this.#client.supply(this.name, this.#active, name, value, expiresIn);
 
   /** Reaches for the service again: what `action: "resume"` stands for. */
   resume = (): void => {
@@ -105,22 +98,21 @@ export class Session {
   }
 
   async #open(signal: AbortSignal): Promise<void> {
-    const { state, sent } = await this.#stage.keep.load(this.name);
+    const { state, sent } = await this.#means.keep.load(this.name);
     if (signal.aborted) return;
     this.#show({ state, sent });
     if (sent) void this.#deliver(sent).catch(() => {});
-    const { sharing, scope, timing, sleep, visible } = this.#stage;
+    const { sharing, timing, lifecycle } = this.#means;
     if (!sharing) return this.#lead(signal);
     const member = {
-      visible,
       lead: (leading: AbortSignal) => this.#lead(leading),
       heard: (told: any) => this.#heard(told),
       hurried: () => this.#hurried(),
       cursor: () => this.#view.state.cursor,
       answer: (cursor: string) => this.#answer(cursor),
-      weak: () => !visible() && (this.#line === "reconnecting" || (this.#run?.age ?? 0) > timing.silence),
+      weak: () => !lifecycle.visible() && (this.#line === "reconnecting" || (this.#run?.age ?? 0) > timing.silence),
     };
-    this.#tabs = new Tabs(`${scope}${this.name}`, sharing, member, timing, sleep);
+    this.#tabs = new Tabs(this.#means, sharing, this.name, member);
   }
 
   #close(): void {
@@ -128,14 +120,14 @@ export class Session {
     this.#opened = undefined;
     this.#tabs?.close();
     this.#tabs = undefined;
-    void this.#stage.keep.flush();
+    void this.#means.keep.flush();
   }
 
   // The tab that leads.
 
   async #lead(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
-      const run = (this.#run = this.#stage.client.follow(this.name));
+      const run = (this.#run = this.#client.follow(this.name));
       const stop = () => run.close();
       signal.addEventListener("abort", stop);
       await this.#follow(run);
@@ -200,7 +192,7 @@ export class Session {
       const next = event ? reduce(known, event as Event) : ahead ? reuse(known, state) : known;
       this.#gap &&= !state;
       this.#show({ state: next, action, error: error && new Error(error) });
-      void this.#stage.keep.change(this.name, ({ sent }) => ({ state: next, sent }), false);
+      void this.#means.keep.change(this.name, ({ sent }) => ({ state: next, sent }), false);
     } catch (failure) {
       if (!(failure instanceof SequenceGap)) throw failure;
       this.#gap = true;
@@ -212,18 +204,18 @@ export class Session {
 
   async #keepSent(sent: Sent | null): Promise<void> {
     this.#show({ sent });
-    await this.#stage.keep.change(this.name, ({ state }) => ({ state, sent }), true);
+    await this.#means.keep.change(this.name, ({ state }) => ({ state, sent }), true);
   }
 
   /** Sends it, again and again until that is heard; it stays kept while it may be that it was not. */
   async #deliver(sent: Sent): Promise<void> {
     try {
-      await this.#stage.client.deliver(this.name, sent);
+      await this.#client.deliver(this.name, sent);
     } catch (error) {
       if (error instanceof LegatoError && !passing(error.status)) await this.#keepSent(null);
       throw error;
     }
-    await this.#stage.keep.change(this.name, ({ state }) => ({ state, sent: null }), true);
+    await this.#means.keep.change(this.name, ({ state }) => ({ state, sent: null }), true);
     this.hurry();
   }
 

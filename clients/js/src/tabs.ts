@@ -5,7 +5,7 @@
  * leader that does not answer within `tab` seconds is frozen, and loses its lock to a tab that is seen. Everybody
  * reduces what is told, so a new leader goes on from its own cursor: nothing is missed, and nothing counts twice.
  */
-import type { Timing } from "./policy.ts";
+import type { Means } from "./means.ts";
 
 /** What a browser's BroadcastChannel is here. */
 export interface Channel {
@@ -32,16 +32,13 @@ export interface Member {
   answer(cursor: string): object;
   cursor(): string;
   weak(): boolean;
-  visible(): boolean;
 }
 
 export class Tabs {
-  readonly #channel: Channel;
+  readonly #means: Means;
   readonly #name: string;
-  readonly #sharing: Sharing;
   readonly #member: Member;
-  readonly #timing: Timing;
-  readonly #sleep: (seconds: number, signal: AbortSignal) => Promise<void>;
+  readonly #channel: Channel;
   readonly #closed = new AbortController();
   #queue = new AbortController();
   #nap = new AbortController();
@@ -49,22 +46,13 @@ export class Tabs {
   #heard = 0;
   #weak = false;
 
-  constructor(
-    name: string, sharing: Sharing, member: Member, timing: Timing,
-    sleep: (seconds: number, signal: AbortSignal) => Promise<void>,
-  ) {
-    this.#name = name;
-    this.#sharing = sharing;
+  constructor(means: Means, sharing: Sharing, session: string, member: Member) {
+    this.#means = means;
+    this.#name = means.scope + session;
     this.#member = member;
-    this.#timing = timing;
-    this.#sleep = sleep;
-    this.#channel = sharing.channel(name);
+    this.#channel = sharing.channel(this.#name);
     this.#channel.onmessage = ({ data }) => this.#hear(data);
-    void this.#live();
-  }
-
-  get leads(): boolean {
-    return this.#leads;
+    void this.#live(sharing.locks);
   }
 
   tell(told: object): void {
@@ -93,26 +81,25 @@ export class Tabs {
     this.#channel.close();
   }
 
-  async #live(): Promise<void> {
+  async #live(locks: Locks): Promise<void> {
     while (!this.#closed.signal.aborted) {
-      this.#queue = new AbortController();
+      const { signal } = (this.#queue = new AbortController());
       void this.#doubt(this.#queue);
-      await this.#stand({ signal: this.#queue.signal });
-      if (this.#queue.signal.aborted && !this.#closed.signal.aborted) await this.#stand({ steal: true });
+      await this.#stand(locks, { signal });
+      if (signal.aborted && !this.#closed.signal.aborted) await this.#stand(locks, { steal: true });
     }
   }
 
   /** Leads once the lock is given, until it is taken away or the tab is closed. */
-  async #stand(options: { signal: AbortSignal } | { steal: true }): Promise<void> {
+  async #stand(locks: Locks, options: { signal: AbortSignal } | { steal: true }): Promise<void> {
     const mine = new AbortController();
     const stop = () => mine.abort();
-    const lead = async () => {
+    const lead = () => {
       this.#leads = true;
-      await this.#member.lead(mine.signal);
+      return this.#member.lead(mine.signal);
     };
     this.#closed.signal.addEventListener("abort", stop);
-    await this.#sharing.locks.request(this.#name, options, lead).catch(() => {});
-    this.#closed.signal.removeEventListener("abort", stop);
+    await locks.request(this.#name, options, lead).catch(() => {});
     this.#leads = false;
     stop();
   }
@@ -122,9 +109,9 @@ export class Tabs {
     while (!queue.signal.aborted && !this.#leads) {
       const before = this.#heard;
       this.ask();
-      await this.#rest(this.#timing.tab);
+      await this.#rest(this.#means.timing.tab);
       if (this.#leads || queue.signal.aborted) return;
-      if ((this.#heard === before || this.#weak) && this.#member.visible()) return queue.abort();
+      if ((this.#heard === before || this.#weak) && this.#means.lifecycle.visible()) return queue.abort();
       await this.#quiet();
     }
   }
@@ -134,13 +121,13 @@ export class Tabs {
     let before;
     do {
       before = this.#heard;
-      if (await this.#rest(this.#timing.stale)) return;
+      if (await this.#rest(this.#means.timing.stale)) return;
     } while (this.#heard !== before && !this.#leads);
   }
 
   async #rest(seconds: number): Promise<boolean> {
     this.#nap = new AbortController();
-    await this.#sleep(seconds, this.#nap.signal);
+    await this.#means.sleep(seconds, this.#nap.signal);
     return this.#nap.signal.aborted;
   }
 

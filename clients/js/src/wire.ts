@@ -10,65 +10,79 @@ export const STREAM_TYPE = "text/event-stream";
 /** What the service refused: `status` is HTTP's, `code` the problem's; `turn` is the active one of `session_busy`,
  * `path` the field of `invalid`, `pause` the seconds that it asks to wait. */
 export class LegatoError extends Error {
-  readonly code: string;
-  readonly status: number;
-  readonly turn: string | undefined;
-  readonly path: string | undefined;
-  readonly pause: number | undefined;
+  declare readonly code: string;
+  declare readonly status: number;
+  declare readonly turn?: string;
+  declare readonly path?: string;
+  declare readonly pause: number;
 
-  constructor(code: string, message: string, status = 0, more: { turn?: string; path?: string; pause?: number } = {}) {
+  constructor(message: string, fields: { code: string; status?: number; turn?: string; path?: string; pause?: number }) {
     super(message);
-    this.name = "LegatoError";
-    this.code = code;
-    this.status = status;
-    this.turn = more.turn;
-    this.path = more.path;
-    this.pause = more.pause;
+    Object.assign(this, { name: "LegatoError", status: 0, pause: 0 }, fields);
   }
 }
 
 /** The network, or whoever gives the token, failed: nothing is known of the request. */
-export class Broken extends Error {
-  constructor(cause: unknown) {
-    super(`the connection broke: ${cause}`, { cause });
-  }
-}
+export class Broken extends Error {}
 
 export async function unbroken<T>(work: Promise<T>): Promise<T> {
   try {
     return await work;
-  } catch (failure) {
-    throw new Broken(failure);
+  } catch (cause) {
+    throw new Broken(String(cause), { cause });
   }
 }
 
-/** Aborts its request when nothing has come for `silence` seconds, or when it is told to. */
-export class Watch {
+/** One request: aborted when nothing has come for `silence` seconds, or when it is told to stop. */
+export class Attempt {
   readonly #controller = new AbortController();
   readonly #silence: number;
+  readonly #clock: () => number;
   #timer: ReturnType<typeof setTimeout> | undefined;
+  #first: number | undefined;
+  #last: number;
   silent = false;
+  /** It brought news. */
+  moved = false;
 
-  constructor(silence: number) {
+  constructor(silence: number, clock: () => number) {
     this.#silence = silence;
-    this.byte();
+    this.#clock = clock;
+    this.#last = clock();
+    this.#wait();
   }
 
   get signal(): AbortSignal {
     return this.#controller.signal;
   }
 
+  /** Seconds from its first byte to its last. */
+  get lived(): number {
+    return this.#last - (this.#first ?? this.#last);
+  }
+
+  /** Seconds since anything came. */
+  get age(): number {
+    return this.#clock() - this.#last;
+  }
+
   byte(): void {
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => {
-      this.silent = true;
-      this.stop();
-    }, this.#silence * 1000);
+    this.#last = this.#clock();
+    this.#first ??= this.#last;
+    this.#wait();
   }
 
   stop(): void {
     clearTimeout(this.#timer);
     this.#controller.abort();
+  }
+
+  #wait(): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => {
+      this.silent = true;
+      this.stop();
+    }, this.#silence * 1000);
   }
 }
 
@@ -77,20 +91,20 @@ export interface Request {
   readonly headers?: Record<string, string>;
   readonly query?: Record<string, string>;
   readonly body?: unknown;
-  readonly fresh?: boolean;
+  readonly fresh?: boolean | undefined;
 }
 
 export class Wire {
   readonly #base: string;
   readonly #token: Token;
   readonly #fetch: Fetch;
-  readonly #silence: number;
+  readonly #attempt: () => Attempt;
 
-  constructor(base: string, token: Token, fetch: Fetch, silence: number) {
+  constructor(base: string, token: Token, fetch: Fetch, attempt: () => Attempt) {
     this.#base = base.replace(/\/+$/, "");
     this.#token = token;
     this.#fetch = fetch;
-    this.#silence = silence;
+    this.#attempt = attempt;
   }
 
   /** There is another token to be had. */
@@ -105,33 +119,30 @@ export class Wire {
 
   /** The JSON of a whole answer, null for an empty one. Rejects with LegatoError when refused, after one fresh token,
    * and with Broken. */
-  async ask(method: string, path: string, request: Request = {}, outer?: AbortSignal): Promise<any> {
-    const watch = new Watch(this.#silence);
-    const stop = () => watch.stop();
-    outer?.addEventListener("abort", stop);
+  async ask(method: string, path: string, request: Request = {}, signal?: AbortSignal): Promise<any> {
+    const attempt = this.#attempt();
+    signal?.addEventListener("abort", () => attempt.stop());
     try {
-      let response = await this.open(method, path, request, watch.signal);
-      if (response.status === 401) {
-        response = await this.open(method, path, { ...request, fresh: true }, watch.signal);
-      }
+      let response = await this.open(method, path, request, attempt.signal);
+      if (response.status === 401) response = await this.open(method, path, { ...request, fresh: true }, attempt.signal);
       if (!response.ok) throw await problem(response);
       const text = await unbroken(response.text());
       return text ? JSON.parse(text) : null;
     } finally {
-      outer?.removeEventListener("abort", stop);
-      stop();
+      attempt.stop();
     }
   }
 
   async #open(method: string, path: string, request: Request, signal: AbortSignal): Promise<Response> {
     const { accept = JSON_TYPE, headers, query, body, fresh = false } = request;
     const token = typeof this.#token === "string" ? this.#token : await this.#token(fresh);
-    const search = query && Object.keys(query).length ? `?${new URLSearchParams(query)}` : "";
-    const kind: Record<string, string> = body === undefined ? {} : { "Content-Type": JSON_TYPE };
-    return this.#fetch(this.#base + path + search, {
+    const fixed: Record<string, string> = { Accept: accept, Authorization: `Bearer ${token}` };
+    if (body) fixed["Content-Type"] = JSON_TYPE;
+    const search = String(new URLSearchParams(query));
+    return this.#fetch(this.#base + path + (search && `?${search}`), {
       method,
-      headers: { Accept: accept, Authorization: `Bearer ${token}`, ...kind, ...headers },
-      body: body === undefined ? null : JSON.stringify(body),
+      headers: { ...fixed, ...headers },
+      body: body ? JSON.stringify(body) : null,
       cache: "no-store",
       redirect: "manual",
       signal,
@@ -141,26 +152,17 @@ export class Wire {
 
 /** Throws LegatoError `invalid` for what can be no id. */
 export function checked(path: string, value: string): string {
-  if (/^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/.test(value)) return value;
-  throw new LegatoError("invalid", `${JSON.stringify(value)} is no id`, 0, { path });
+  if (/^[A-Za-z0-9][\w-]{0,63}$/.test(value)) return value;
+  throw new LegatoError(`${JSON.stringify(value)} is no id`, { code: "invalid", path });
 }
 
 export const sessionPath = (session: string): string => `/v1/sessions/${checked("session", session)}`;
 
-/** The status; a redirect that a browser hides is one. */
-export const statusOf = (response: Response): number => response.status || 302;
-
-/** The error that an answer stands for (RFC 9457); one without a problem's JSON keeps its status. */
+/** The error that an answer stands for (RFC 9457); one without a problem's JSON keeps its status. A redirect that a
+ * browser hides is one, and `Retry-After` counts in seconds. */
 export async function problem(response: Response): Promise<LegatoError> {
-  const fields = (await response.json().catch(() => null)) ?? {};
-  const status = statusOf(response);
-  const pause = retryAfter(response);
-  const more = { turn: fields.turn, path: fields.path, ...(pause === undefined ? {} : { pause }) };
-  return new LegatoError(String(fields.code ?? "http"), fields.detail ?? fields.title ?? `HTTP ${status}`, status, more);
-}
-
-/** Seconds of the `Retry-After` header; undefined where it is absent or a date. */
-export function retryAfter(response: Response): number | undefined {
-  const value = response.headers.get("retry-after") ?? "";
-  return /^\d{1,6}$/.test(value) ? Number(value) : undefined;
+  const { code = "http", detail, turn, path } = (await response.json().catch(() => null)) ?? {};
+  const status = response.status || 302;
+  const pause = Number(response.headers.get("retry-after")) || 0;
+  return new LegatoError(detail ?? `HTTP ${status}`, { code, status, turn, path, pause });
 }

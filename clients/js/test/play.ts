@@ -60,7 +60,7 @@ export class Clockwork {
   readonly slept: number[] = [];
 
   clock = (): number => this.now;
-  sleep = async (seconds: number, _: AbortSignal): Promise<void> => {
+  sleep = async (seconds: number, _?: AbortSignal): Promise<void> => {
     this.now += seconds;
     if (seconds) this.slept.push(seconds);
     await new Promise(setImmediate);
@@ -72,9 +72,9 @@ export class Held extends Clockwork {
   #looks: () => void = () => {};
   readonly looks = new Promise<void>((looks) => (this.#looks = looks));
 
-  override sleep = async (seconds: number, signal: AbortSignal): Promise<void> => {
+  override sleep = async (seconds: number, signal?: AbortSignal): Promise<void> => {
     if (seconds) this.slept.push(seconds);
-    if (seconds < 30 || signal.aborted) return;
+    if (seconds < 30 || !signal) return;
     this.#looks();
     await new Promise((awake) => signal.addEventListener("abort", awake));
   };
