@@ -8,10 +8,18 @@ import { build } from "esbuild";
 const SHARED = { format: "esm", target: "es2022", platform: "neutral", logLevel: "warning" };
 const LICENSE = "node_modules/eventsource-parser/LICENSE";
 
+const BANNER = "// legato-client, Apache-2.0. Holds eventsource-parser, see eventsource-parser.LICENSE";
+/** One entry finds another beside it. */
+const beside = {
+  name: "beside",
+  setup: ({ onResolve }) => onResolve({ filter: /^\.\/(legato-client|session)\.ts$/ }, ({ path, kind }) =>
+    kind === "entry-point" ? undefined : { path: path.replace(".ts", ".js"), external: true }),
+};
+
 async function bundle(outdir) {
-  const banner = { js: "// legato-client, Apache-2.0. Holds eventsource-parser, see eventsource-parser.LICENSE" };
-  await build({ ...SHARED, entryPoints: ["src/legato-client.ts"], bundle: true, minify: true, mainFields: ["module"], outdir, banner });
-  await build({ ...SHARED, entryPoints: ["src/react.ts"], bundle: true, minify: true, external: ["react"], outdir });
+  const own = { ...SHARED, bundle: true, minify: true, outdir };
+  await build({ ...own, entryPoints: ["src/legato-client.ts"], mainFields: ["module"], banner: { js: BANNER } });
+  await build({ ...own, entryPoints: ["src/session.ts", "src/react.ts"], external: ["react"], plugins: [beside] });
   const types = ["--noEmit", "false", "--declaration", "--emitDeclarationOnly", "--stripInternal", "--rootDir", "src"];
   execFileSync("node_modules/.bin/tsc", ["-p", "tsconfig.build.json", ...types, "--outDir", outdir], { stdio: "inherit" });
   copyFileSync(LICENSE, join(outdir, "eventsource-parser.LICENSE"));

@@ -4,7 +4,6 @@ import type { Sleep } from "./means.ts";
 import { type Timing } from "./policy.ts";
 import { type Json, type SessionState } from "./reducer.ts";
 import { Run } from "./run.ts";
-import { Session } from "./session.ts";
 import { type Storage } from "./store.ts";
 import type { Sharing } from "./tabs.ts";
 import { type Fetch, type Token } from "./wire.ts";
@@ -21,8 +20,10 @@ export interface Options {
     readonly fetch?: Fetch;
     readonly storage?: Storage;
     readonly lifecycle?: Lifecycle;
-    readonly sharing?: Sharing;
+    readonly sharing?: Sharing | undefined;
     readonly timing?: Partial<Timing>;
+    /** False where `fetch` gives an answer when it is whole, as in React Native: the long poll is used. */
+    readonly streams?: boolean;
     /** Bounds one frame, in characters; a larger one breaks its stream. */
     readonly maxBytes?: number;
     readonly clock?: () => number;
@@ -42,12 +43,13 @@ export declare class LegatoClient {
     resume(session: string, turn?: string): Run;
     /** Everything that happens in a session, turn after turn, until the caller leaves. */
     follow(session: string): Run;
-    /** A session to be shown: the same object for the same name. */
-    session(name: string): Session;
     /** The session with its newest turns, or an older page of them. */
     snapshot(session: string, before?: number): Promise<SessionState>;
-    /** All of the caller's sessions, newest first, each as the service's JSON; asked for page by page. */
-    sessions(): AsyncGenerator<any, void>;
+    /** The caller's sessions, newest first, each as the service's JSON; `before` of one page asks for the next. */
+    sessions(before?: string): Promise<{
+        sessions: any[];
+        before: string | null;
+    }>;
     /** Asks the turn's owner to stop, again and again until that is heard; whoever follows the turn sees it end. */
     cancel(session: string, turn: string, reason?: string): Promise<void>;
     /** Answers a question of a turn, again and again until that is heard; the runs of the turn here go on at once.

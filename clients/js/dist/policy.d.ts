@@ -60,7 +60,8 @@ export interface Link {
     readonly looked: boolean;
     readonly decided: boolean;
 }
-export declare const begin: (now: number) => Link;
+/** `streams`: whether answers can be read bit by bit at all. */
+export declare const begin: (now: number, streams?: boolean) => Link;
 /** Two answers silent from their opening on: a hop on the way holds streams back, so ask for whole answers. */
 export declare const polls: (link: Link) => boolean;
 /** A decision was made here, or a cancel: the turn is about to go on. */

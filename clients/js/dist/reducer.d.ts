@@ -85,8 +85,6 @@ export declare class SequenceGap extends Error {
     readonly code = "sequence_gap";
 }
 export declare const text: (turn: TurnState) => string;
-/** The questions that are open, oldest first. */
-export declare const questions: (turn: TurnState) => Approval[];
 export declare const empty: (session: string) => SessionState;
 export declare function find(state: SessionState, turn: string): TurnState | undefined;
 export declare const ended: (status: string | undefined) => boolean;

@@ -1,5 +1,5 @@
 /** One turn, or one session, as a client lives through it: requests, events, pauses, until it is over. */
-import type { Means } from "./means.ts";
+import type { Means, Part } from "./means.ts";
 import { type Action, type Status } from "./policy.ts";
 import type { Event, SessionState, TurnState } from "./reducer.ts";
 import type { Sent } from "./store.ts";
@@ -23,7 +23,7 @@ export type Aim = {
  * It ends when the turn has ended, or when it cannot be reached: `status` is then `interrupted` and `action` says how
  * to go on; `refusal` is the server's last refusal. Throws LegatoError when the request itself is refused for good.
  */
-export declare class Run implements AsyncIterable<Update> {
+export declare class Run implements AsyncIterable<Update>, Part {
     #private;
     readonly session: string;
     turnId: string | undefined;
@@ -31,7 +31,7 @@ export declare class Run implements AsyncIterable<Update> {
     status: Status;
     action: Action | undefined;
     refusal: LegatoError | undefined;
-    constructor(means: Means, session: string, aim: Aim, left: () => void);
+    constructor(means: Means, session: string, aim: Aim);
     /** The turn as far as it is known here; what was seen of it stays, even if its session knows it no more. */
     get turn(): TurnState | undefined;
     /** Seconds since anything came. */

@@ -1,9 +1,6 @@
-/** A session as a page shows it: followed while anybody listens, by one connection for all tabs. */
-import type { LegatoClient, TurnOptions } from "./client.ts";
-import type { Means } from "./means.ts";
-import { type Action, type Status } from "./policy.ts";
-import { type Json, type SessionState } from "./reducer.ts";
-import type { Sent } from "./store.ts";
+import type { Action, Json, LegatoClient, Sent, SessionState, Status } from "./legato-client.ts";
+import type { TurnOptions } from "./legato-client.ts";
+import type { Part } from "./means.ts";
 /** What is to be shown. `sent` is a turn of this tab that `state` does not have yet, `error` why nothing goes on. */
 export interface View {
     readonly status: Status;
@@ -12,11 +9,13 @@ export interface View {
     readonly sent?: Sent | null;
     readonly error?: Error | undefined;
 }
-/** Its functions may be taken off it. They reject with LegatoError, or with what the network failed of. */
-export declare class Session {
+/** A session to be shown: the same object for the same client and name. */
+export declare function sessionOf(client: LegatoClient, name: string): Session;
+/** Its functions may be taken off it. They reject with LegatoError, or with Broken where the network fails. */
+export declare class Session implements Part {
     #private;
-    readonly name: string;
-    constructor(client: LegatoClient, means: Means, name: string);
+    readonly session: string;
+    constructor(client: LegatoClient, session: string);
     /** The same object until something changes. */
     view: () => View;
     /** Opens the session with its first listener, and leaves it after the last one. */
@@ -27,7 +26,6 @@ export declare class Session {
     cancel: (reason?: string) => Promise<void>;
     /** Answers a question of the active turn. */
     decide: (request: string, approved: boolean, note?: string) => Promise<void>;
-    approve: (request: string, note?: string) => Promise<void>;
     /** Supplies a credential that a tool of the active turn waits for. */
     supply: (name: string, value: string, expiresIn?: number) => Promise<void>;
     /** Reaches for the service again: what `action: "resume"` stands for. */
@@ -36,4 +34,8 @@ export declare class Session {
     hurry(): void;
     /** Page or network are back. */
     wake(): void;
+    /** Its run sees that for itself. */
+    lose(): void;
+    /** Leaves the session; it goes on where it is. */
+    close(): void;
 }

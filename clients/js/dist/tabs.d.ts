@@ -32,9 +32,11 @@ export interface Member {
     cursor(): string;
     weak(): boolean;
 }
+/** The browser's own, where it has both. */
+export declare function ownSharing(): Sharing | undefined;
 export declare class Tabs {
     #private;
-    constructor(means: Means, sharing: Sharing, session: string, member: Member);
+    constructor(means: Means, sharing: Sharing, name: string, member: Member);
     tell(told: object): void;
     /** What the session waits for has come, says whoever brought it. */
     hurry(): void;

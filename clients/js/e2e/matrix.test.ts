@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
 import { LegatoClient, text, type Event, type TurnState, type Update } from "../src/legato-client.ts";
+import { sessionOf } from "../src/session.ts";
 import { A, B, ledger, OWNER, Way } from "./way.ts";
 
 /** The place behind the first event of type `after` (with the text `word`), when `said` words have been said; the turn
@@ -122,7 +123,7 @@ test("a turn that waits for a person goes on where it is answered", async () => 
 
 test("a session that is followed shows the turns that are sent in it, through every cut", async () => {
   await using way = await new Way(A).open();
-  const session = clientOf(way.url).session("shown");
+  const session = sessionOf(clientOf(way.url), "shown");
   const said = new Promise<void>((done) => {
     const leave = session.subscribe(() => {
       const { state } = session.view();

@@ -1,10 +1,9 @@
 /** The client: sends a turn once, follows it to its end, and survives whatever happens in between. */
 import { NOWHERE, page, type Lifecycle } from "./lifecycle.ts";
-import type { Means, Sleep } from "./means.ts";
+import type { Means, Part, Sleep } from "./means.ts";
 import { passing, pause, TIMING, type Timing } from "./policy.ts";
 import { restore, type Json, type SessionState } from "./reducer.ts";
 import { Run, type Aim } from "./run.ts";
-import { Session } from "./session.ts";
 import { Keep, type Sent, type Storage } from "./store.ts";
 import type { Sharing } from "./tabs.ts";
 import { Attempt, Broken, checked, LegatoError, sessionPath, Wire, type Fetch, type Token } from "./wire.ts";
@@ -23,8 +22,10 @@ export interface Options {
   readonly fetch?: Fetch;
   readonly storage?: Storage;
   readonly lifecycle?: Lifecycle;
-  readonly sharing?: Sharing;
+  readonly sharing?: Sharing | undefined;
   readonly timing?: Partial<Timing>;
+  /** False where `fetch` gives an answer when it is whole, as in React Native: the long poll is used. */
+  readonly streams?: boolean;
   /** Bounds one frame, in characters; a larger one breaks its stream. */
   readonly maxBytes?: number;
   readonly clock?: () => number;
@@ -35,33 +36,35 @@ export interface Options {
 
 /** A caller of one service. Requests outside a turn reject with LegatoError, or with Broken where the network fails. */
 export class LegatoClient {
-  readonly #means: Means;
+  /** @internal */
+  readonly means: Means;
   readonly #newTurn: () => string;
-  readonly #runs = new Set<Run>();
-  readonly #sessions = new Map<string, Session>();
   readonly #unlisten: () => void;
 
   constructor(baseUrl: string, token: Token, options: Options = {}) {
     const { principal, fetch = (url, init) => globalThis.fetch(url, init), clock = () => Date.now() / 1000 } = options;
     const timing = { ...TIMING, ...options.timing };
     const keep = new Keep(options.storage ?? ownStorage(), principal ?? "", clock);
+    const parts = new Set<Part>();
     this.#newTurn = options.newTurn ?? newTurn;
-    this.#means = {
+    this.means = {
       wire: new Wire(baseUrl, token, fetch, () => new Attempt(timing.silence, clock)),
-      scope: `legato:${baseUrl}:${principal}:`,
-      sharing: principal === undefined ? undefined : ownSharing(),
+      scope: principal === undefined ? undefined : `legato:${baseUrl}:${principal}:`,
+      sharing: undefined,
       lifecycle: typeof document === "object" ? page(window) : NOWHERE,
       chance: Math.random,
       maxBytes: 64 * 1024 * 1024,
       sleep: sleeping,
+      streams: true,
       ...options,
       clock,
       timing,
       keep,
+      parts,
     };
-    this.#unlisten = this.#means.lifecycle.listen({
-      wake: () => [...this.#runs, ...this.#sessions.values()].forEach((one) => one.wake()),
-      lose: () => this.#runs.forEach((run) => run.lose()),
+    this.#unlisten = this.means.lifecycle.listen({
+      wake: () => parts.forEach((part) => part.wake()),
+      lose: () => parts.forEach((part) => part.lose()),
       hide: () => void keep.flush(),
     });
   }
@@ -73,7 +76,7 @@ export class LegatoClient {
 
   /** The turn whose end this client has not seen: sent by it, or running as far as it knows. */
   async unfinished(session: string): Promise<string | undefined> {
-    const { sent, state } = await this.#means.keep.load(session);
+    const { sent, state } = await this.means.keep.load(session);
     return sent?.turn ?? state.active?.turn;
   }
 
@@ -87,29 +90,15 @@ export class LegatoClient {
     return this.#run(session, "follow");
   }
 
-  /** A session to be shown: the same object for the same name. */
-  session(name: string): Session {
-    sessionPath(name);
-    const session = this.#sessions.get(name) ?? new Session(this, this.#means, name);
-    this.#sessions.set(name, session);
-    return session;
-  }
-
   /** The session with its newest turns, or an older page of them. */
   async snapshot(session: string, before?: number): Promise<SessionState> {
     const query = before === undefined ? {} : { query: { before: String(before) } };
-    return restore(await this.#means.wire.ask("GET", sessionPath(session), query));
+    return restore(await this.means.wire.ask("GET", sessionPath(session), query));
   }
 
-  /** All of the caller's sessions, newest first, each as the service's JSON; asked for page by page. */
-  async *sessions(): AsyncGenerator<any, void> {
-    let query: Record<string, string> = {};
-    for (;;) {
-      const page = await this.#means.wire.ask("GET", "/v1/sessions", { query });
-      yield* page.sessions;
-      if (page.before == null) return;
-      query = { before: page.before };
-    }
+  /** The caller's sessions, newest first, each as the service's JSON; `before` of one page asks for the next. */
+  sessions(before?: string): Promise<{ sessions: any[]; before: string | null }> {
+    return this.means.wire.ask("GET", "/v1/sessions", before ? { query: { before } } : {});
   }
 
   /** Asks the turn's owner to stop, again and again until that is heard; whoever follows the turn sees it end. */
@@ -132,14 +121,14 @@ export class LegatoClient {
 
   /** Deletes the session there and what is kept of it here. */
   async delete(session: string): Promise<void> {
-    await this.#means.wire.ask("DELETE", sessionPath(session));
-    await this.#means.keep.forget(session);
+    await this.means.wire.ask("DELETE", sessionPath(session));
+    await this.means.keep.forget(session);
   }
 
   /** Lets go of all connections; the turns run on. */
   close(): void {
     this.#unlisten();
-    this.#runs.forEach((run) => run.close());
+    this.means.parts.forEach((part) => part.close());
   }
 
   /** @internal A turn under an id of its own. */
@@ -166,15 +155,14 @@ export class LegatoClient {
   }
 
   #hurry(session: string, turn: string): void {
-    for (const run of this.#runs) {
-      if (run.session === session && (!run.turnId || run.turnId === turn)) run.hurry();
+    for (const part of this.means.parts) {
+      if (part.session === session && (!part.turnId || part.turnId === turn)) part.hurry();
     }
-    this.#sessions.get(session)?.hurry();
   }
 
   /** Repeats what may be repeated while the network or a passing refusal is in the way, `giveUp` seconds long. */
   async #insist(path: string, body: object, headers: Record<string, string> = {}): Promise<void> {
-    const { wire, timing, clock, sleep, chance } = this.#means;
+    const { wire, timing, clock, sleep, chance } = this.means;
     const until = clock() + timing.giveUp;
     for (let attempts = 0; ; attempts++) {
       try {
@@ -190,9 +178,7 @@ export class LegatoClient {
 
   #run(session: string, aim: Aim): Run {
     sessionPath(session);
-    const run = new Run(this.#means, session, aim, () => this.#runs.delete(run));
-    this.#runs.add(run);
-    return run;
+    return new Run(this.means, session, aim);
   }
 }
 
@@ -212,10 +198,4 @@ function ownStorage(): Storage | undefined {
   } catch {
     return undefined;
   }
-}
-
-function ownSharing(): Sharing | undefined {
-  const locks = globalThis.navigator?.locks;
-  if (!locks || typeof BroadcastChannel !== "function") return undefined;
-  return { locks: locks as unknown as Sharing["locks"], channel: (name) => new BroadcastChannel(name) };
 }

@@ -78,10 +78,11 @@ export interface Link {
   readonly decided: boolean;
 }
 
-export const begin = (now: number): Link => ({
+/** `streams`: whether answers can be read bit by bit at all. */
+export const begin = (now: number, streams = true): Link => ({
   contact: now,
   attempts: 0,
-  silences: 0,
+  silences: streams ? 0 : 2,
   refreshed: false,
   looked: false,
   decided: false,

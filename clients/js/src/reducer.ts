@@ -92,8 +92,6 @@ export class SequenceGap extends Error {
 }
 
 export const text = (turn: TurnState): string => turn.draft.map((part) => part.text).join("");
-/** The questions that are open, oldest first. */
-export const questions = (turn: TurnState): Approval[] => turn.approvals.filter((asked) => asked.approved === undefined);
 export const empty = (session: string): SessionState => ({ cursor: "0-0", session, turns: [], active: null });
 
 export function find(state: SessionState, turn: string): TurnState | undefined {
@@ -118,7 +116,7 @@ export function reduce(state: SessionState, event: Event): SessionState {
   const begins = fence && event.epoch === epoch + 1;
   const cursor = `${event.epoch}-${event.seq}`;
   if (event.seq !== seq + 1 || !(begins || epoch === 0 || event.epoch === epoch)) {
-    throw new SequenceGap(`event ${cursor} does not follow ${state.cursor}`);
+    throw new SequenceGap();
   }
   const { active } = state;
   if (event.type === "turn.started" && !active && !find(state, event.turn)) {
@@ -147,11 +145,7 @@ export function reuse(before: SessionState, state: SessionState): SessionState {
   return { ...state, turns: state.turns.map(known), active: state.active && known(state.active) };
 }
 
-function same(one: any, other: any): boolean {
-  if (typeof one !== "object" || typeof other !== "object" || !one || !other) return one === other;
-  const names = Object.keys(one);
-  return names.length === Object.keys(other).length && names.every((name) => same(one[name], other[name]));
-}
+const same = (one: unknown, other: unknown): boolean => JSON.stringify(one) === JSON.stringify(other);
 
 /** The number of the last event that a state has. */
 export const seqOf = (state: SessionState): number => parse(state.cursor)[1];
@@ -159,7 +153,7 @@ export const seqOf = (state: SessionState): number => parse(state.cursor)[1];
 /** Epoch and seq. Throws TypeError. */
 function parse(cursor: unknown): [number, number] {
   const found = /^(\d{1,15})-(\d{1,15})$/.exec(String(cursor));
-  if (!found) throw new TypeError(`no cursor: ${cursor}`);
+  if (!found) throw new TypeError();
   return [Number(found[1]), Number(found[2])];
 }
 
@@ -187,6 +181,9 @@ const running = (turn: TurnState, call: string, change: (tool: ToolState) => Too
   tools: turn.tools.map((tool) => (tool.call === call && tool.status === "running" ? change(tool) : tool)),
 });
 
+const addition = (list: string, items: readonly any[], key: string, item: any): Partial<TurnState> =>
+  items.some((known) => known[key] === item[key]) ? {} : { [list]: [...items, item] };
+
 const end = ({ tools }: TurnState): Partial<TurnState> => ({
   draft: [],
   reasoning: [],
@@ -201,9 +198,7 @@ const HANDLERS: Record<string, Handler> = {
   "reasoning.delta": (turn, event) => ({ reasoning: extend(turn.reasoning, event) }),
   "step.rewound": (turn, { step }) => ({ draft: without(turn.draft, step), reasoning: without(turn.reasoning, step) }),
   "tool.call": ({ tools }, event) =>
-    tools.some((known) => known.call === event.call)
-      ? {}
-      : { tools: [...tools, { ...pick(event, "call", "step", "name", "arguments", "effect"), status: "running" }] },
+    addition("tools", tools, "call", { ...pick(event, "call", "step", "name", "arguments", "effect"), status: "running" }),
   "tool.progress": (turn, event) =>
     running(turn, event.call, ({ message, fraction, ...tool }) => ({ ...tool, ...pick(event, "message", "fraction") })),
   "tool.result": (turn, event) =>
@@ -213,9 +208,7 @@ const HANDLERS: Record<string, Handler> = {
       ...pick(event, "content", "error"),
     })),
   "approval.requested": ({ approvals }, event) =>
-    approvals.some((known) => known.request === event.request)
-      ? {}
-      : { approvals: [...approvals, pick(event, "request", "call", "kind", "prompt", "expires_at")] },
+    addition("approvals", approvals, "request", pick(event, "request", "call", "kind", "prompt", "expires_at")),
   "approval.resolved": ({ approvals }, event) => ({
     approvals: approvals.map((asked) =>
       asked.request === event.request && asked.approved === undefined

@@ -1,5 +1,5 @@
 /** One turn, or one session, as a client lives through it: requests, events, pauses, until it is over. */
-import type { Means } from "./means.ts";
+import type { Means, Part } from "./means.ts";
 import { after, begin, hurry, polls, type Action, type Link, type Outcome, type Plan, type Status } from "./policy.ts";
 import { empty, ended, find, reduce, restore, reuse, seqOf, SequenceGap } from "./reducer.ts";
 import type { Event, SessionState, TurnState } from "./reducer.ts";
@@ -24,7 +24,7 @@ export type Aim = { readonly send: Sent } | { readonly resume: string | undefine
  * It ends when the turn has ended, or when it cannot be reached: `status` is then `interrupted` and `action` says how
  * to go on; `refusal` is the server's last refusal. Throws LegatoError when the request itself is refused for good.
  */
-export class Run implements AsyncIterable<Update> {
+export class Run implements AsyncIterable<Update>, Part {
   readonly session: string;
   turnId: string | undefined;
   state: SessionState;
@@ -34,7 +34,6 @@ export class Run implements AsyncIterable<Update> {
 
   readonly #means: Means;
   readonly #aim: Aim;
-  readonly #left: () => void;
   #sent: Sent | null = null;
   #known = true;
   #outcome: Outcome = { kind: "broke" };
@@ -46,16 +45,14 @@ export class Run implements AsyncIterable<Update> {
   #hurried = false;
   #woken = false;
   #renewing = false;
-  /** The answers of this fetch have no body to read bit by bit. */
-  #whole = false;
   readonly #updates = this.#live();
 
-  constructor(means: Means, session: string, aim: Aim, left: () => void) {
+  constructor(means: Means, session: string, aim: Aim) {
     this.#means = means;
     this.session = session;
     this.#aim = aim;
-    this.#left = left;
     this.state = empty(session);
+    means.parts.add(this);
     if (aim !== "follow") this.turnId = "send" in aim ? aim.send.turn : aim.resume;
   }
 
@@ -107,11 +104,11 @@ export class Run implements AsyncIterable<Update> {
   }
 
   async *#live(): AsyncGenerator<Update, undefined> {
-    const { timing, clock, chance, keep } = this.#means;
+    const { timing, clock, chance, keep, parts, streams } = this.#means;
     try {
       await this.#begin();
       yield this.#update();
-      let link = begin(clock());
+      let link = begin(clock(), streams);
       let plan: Plan = { do: "connect", status: "connecting" };
       while (plan.do === "connect" || plan.do === "look") {
         if (await this.#pause(plan)) [link, plan] = hurry(link);
@@ -122,7 +119,7 @@ export class Run implements AsyncIterable<Update> {
       }
       await this.#finish(plan);
     } finally {
-      this.#left();
+      parts.delete(this);
       await keep.flush();
     }
   }
@@ -180,7 +177,7 @@ export class Run implements AsyncIterable<Update> {
   #request({ do: what, fresh }: Plan, link: Link, signal: AbortSignal): Promise<Response> {
     const { wire, timing } = this.#means;
     const path = sessionPath(this.session);
-    const whole = this.#whole || polls(link);
+    const whole = polls(link);
     const accept = whole ? JSON_TYPE : STREAM_TYPE;
     if (what === "look") return wire.open("GET", path, { fresh }, signal);
     if (this.#sent && !this.#known) {
@@ -199,13 +196,10 @@ export class Run implements AsyncIterable<Update> {
     } else if (!response.ok) {
       const { status: code, pause } = (this.refusal = await problem(response));
       this.#ended("refused", { code, pause });
-    } else if (kind !== STREAM_TYPE) {
-      yield* this.#read(response, attempt);
-    } else if (response.body) {
-      yield* this.#stream(response, response.body.getReader(), attempt);
+    } else if (kind === STREAM_TYPE) {
+      yield* this.#stream(response, response.body!.getReader(), attempt);
     } else {
-      this.#whole = true;
-      this.#ended("closed", { reason: "deadline" });
+      yield* this.#read(response, attempt);
     }
   }
 
@@ -254,7 +248,7 @@ export class Run implements AsyncIterable<Update> {
     attempt.byte();
     this.#show(this.#connected);
     if (response.status === 202) this.#known = attempt.moved = true;
-    else if (!("cursor" in fields)) throw new TypeError("neither a snapshot nor a poll's answer");
+    else if (!("cursor" in fields)) throw new TypeError();
     const found = "active" in fields ? fields : fields.snapshot;
     const updates = [found && (await this.#replace(found, attempt))];
     for (const event of fields.events ?? []) updates.push(await this.#reduce(event, attempt));
@@ -273,7 +267,7 @@ export class Run implements AsyncIterable<Update> {
 
   async #reduce(event: Event, attempt: Attempt): Promise<Update | undefined> {
     const { seq, epoch, turn, type } = event;
-    if (!(seq > 0 && epoch > 0 && turn && type)) throw new TypeError("not an event");
+    if (!(seq > 0 && epoch > 0 && turn && type)) throw new TypeError();
     this.#known = true;
     const update = await this.#move(reduce(this.state, event), attempt, false);
     return update && { ...update, event };

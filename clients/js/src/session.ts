@@ -1,12 +1,9 @@
 /** A session as a page shows it: followed while anybody listens, by one connection for all tabs. */
-import type { LegatoClient, TurnOptions } from "./client.ts";
-import type { Means } from "./means.ts";
-import { passing, type Action, type Status } from "./policy.ts";
-import { empty, find, reduce, reuse, SequenceGap, seqOf, type Event, type Json, type SessionState } from "./reducer.ts";
-import type { Run, Update } from "./run.ts";
-import type { Sent } from "./store.ts";
-import { Tabs } from "./tabs.ts";
-import { LegatoError } from "./wire.ts";
+import { checked, empty, find, LegatoError, passing, reduce, reuse, SequenceGap, seqOf } from "./legato-client.ts";
+import type { Action, Event, Json, LegatoClient, Run, Sent, SessionState, Status } from "./legato-client.ts";
+import type { TurnOptions, Update } from "./legato-client.ts";
+import type { Means, Part } from "./means.ts";
+import { ownSharing, Tabs } from "./tabs.ts";
 
 /** What is to be shown. `sent` is a turn of this tab that `state` does not have yet, `error` why nothing goes on. */
 export interface View {
@@ -17,9 +14,19 @@ export interface View {
   readonly error?: Error | undefined;
 }
 
-/** Its functions may be taken off it. They reject with LegatoError, or with what the network failed of. */
-export class Session {
-  readonly name: string;
+const SESSIONS = new WeakMap<LegatoClient, Map<string, Session>>();
+
+/** A session to be shown: the same object for the same client and name. */
+export function sessionOf(client: LegatoClient, name: string): Session {
+  const sessions = SESSIONS.get(client) ?? new Map<string, Session>();
+  const session = sessions.get(name) ?? new Session(client, name);
+  SESSIONS.set(client, sessions.set(name, session));
+  return session;
+}
+
+/** Its functions may be taken off it. They reject with LegatoError, or with Broken where the network fails. */
+export class Session implements Part {
+  readonly session: string;
   readonly #client: LegatoClient;
   readonly #means: Means;
   readonly #listeners = new Set<() => void>();
@@ -32,11 +39,11 @@ export class Session {
   #asked = false;
   #gap = false;
 
-  constructor(client: LegatoClient, means: Means, name: string) {
+  constructor(client: LegatoClient, session: string) {
     this.#client = client;
-    this.#means = means;
-    this.name = name;
-    this.#view = { status: "connecting", state: empty(name) };
+    this.#means = client.means;
+    this.session = checked("session", session);
+    this.#view = { status: "connecting", state: empty(session) };
   }
 
   /** The same object until something changes. */
@@ -48,7 +55,7 @@ export class Session {
     if (!this.#opened) void this.#open((this.#opened = new AbortController()).signal);
     return () => {
       this.#listeners.delete(listener);
-      queueMicrotask(() => this.#listeners.size || this.#close());
+      queueMicrotask(() => this.#listeners.size || this.close());
     };
   };
 
@@ -61,17 +68,15 @@ export class Session {
   };
 
   /** Asks the owner of the active turn to stop. */
-  cancel = (reason?: string): Promise<void> => this.#client.cancel(this.name, this.#active, reason);
+  cancel = (reason?: string): Promise<void> => this.#client.cancel(this.session, this.#active, reason);
 
   /** Answers a question of the active turn. */
   decide = (request: string, approved: boolean, note?: string): Promise<void> =>
-    this.#client.decide(this.name, this.#active, request, approved, note);
-
-  approve = (request: string, note?: string): Promise<void> => this.decide(request, true, note);
+    this.#client.decide(this.session, this.#active, request, approved, note);
 
   /** Supplies a credential that a tool of the active turn waits for. */
   supply = (name: string, value: string, expiresIn?: number): Promise<void> =>
-    this.#client.supply(this.name, this.#active, name, value, expiresIn);
+    this.#client.supply(this.session, this.#active, name, value, expiresIn);
 
   /** Reaches for the service again: what `action: "resume"` stands for. */
   resume = (): void => {
@@ -92,18 +97,22 @@ export class Session {
     this.#ask();
   }
 
+  /** Its run sees that for itself. */
+  lose(): void {}
+
   get #active(): string {
     const { state, sent } = this.#view;
     return state.active?.turn ?? sent?.turn ?? "";
   }
 
   async #open(signal: AbortSignal): Promise<void> {
-    const { state, sent } = await this.#means.keep.load(this.name);
+    const { state, sent } = await this.#means.keep.load(this.session);
     if (signal.aborted) return;
+    this.#means.parts.add(this);
     this.#show({ state, sent });
     if (sent) void this.#deliver(sent).catch(() => {});
-    const { sharing, timing, lifecycle } = this.#means;
-    if (!sharing) return this.#lead(signal);
+    const { scope, sharing = ownSharing(), timing, lifecycle } = this.#means;
+    if (scope === undefined || !sharing) return this.#lead(signal);
     const member = {
       lead: (leading: AbortSignal) => this.#lead(leading),
       heard: (told: any) => this.#heard(told),
@@ -112,10 +121,12 @@ export class Session {
       answer: (cursor: string) => this.#answer(cursor),
       weak: () => !lifecycle.visible() && (this.#line === "reconnecting" || (this.#run?.age ?? 0) > timing.silence),
     };
-    this.#tabs = new Tabs(this.#means, sharing, this.name, member);
+    this.#tabs = new Tabs(this.#means, sharing, scope + this.session, member);
   }
 
-  #close(): void {
+  /** Leaves the session; it goes on where it is. */
+  close(): void {
+    this.#means.parts.delete(this);
     this.#opened?.abort();
     this.#opened = undefined;
     this.#tabs?.close();
@@ -127,7 +138,7 @@ export class Session {
 
   async #lead(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
-      const run = (this.#run = this.#client.follow(this.name));
+      const run = (this.#run = this.#client.follow(this.session));
       const stop = () => run.close();
       signal.addEventListener("abort", stop);
       await this.#follow(run);
@@ -192,7 +203,7 @@ export class Session {
       const next = event ? reduce(known, event as Event) : ahead ? reuse(known, state) : known;
       this.#gap &&= !state;
       this.#show({ state: next, action, error: error && new Error(error) });
-      void this.#means.keep.change(this.name, ({ sent }) => ({ state: next, sent }), false);
+      void this.#means.keep.change(this.session, ({ sent }) => ({ state: next, sent }), false);
     } catch (failure) {
       if (!(failure instanceof SequenceGap)) throw failure;
       this.#gap = true;
@@ -204,18 +215,18 @@ export class Session {
 
   async #keepSent(sent: Sent | null): Promise<void> {
     this.#show({ sent });
-    await this.#means.keep.change(this.name, ({ state }) => ({ state, sent }), true);
+    await this.#means.keep.change(this.session, ({ state }) => ({ state, sent }), true);
   }
 
   /** Sends it, again and again until that is heard; it stays kept while it may be that it was not. */
   async #deliver(sent: Sent): Promise<void> {
     try {
-      await this.#client.deliver(this.name, sent);
+      await this.#client.deliver(this.session, sent);
     } catch (error) {
       if (error instanceof LegatoError && !passing(error.status)) await this.#keepSent(null);
       throw error;
     }
-    await this.#means.keep.change(this.name, ({ state }) => ({ state, sent: null }), true);
+    await this.#means.keep.change(this.session, ({ state }) => ({ state, sent: null }), true);
     this.hurry();
   }
 

@@ -26,7 +26,7 @@ export function decoder(most = 64 * 1024 * 1024): (chunk: Uint8Array) => Message
     onError: ({ type }) => (failed ||= type === "max-buffer-size-exceeded"),
   });
   return (chunk) => {
-    if (failed) throw new FrameTooLarge(`a frame of more than ${most} characters`);
+    if (failed) throw new FrameTooLarge();
     let text = utf8.decode(chunk, { stream: true });
     if (text) {
       if (afterCr && text.startsWith("\n")) text = text.slice(1);
@@ -35,7 +35,7 @@ export function decoder(most = 64 * 1024 * 1024): (chunk: Uint8Array) => Message
     }
     const given = messages;
     messages = [];
-    if (failed && !given.length) throw new FrameTooLarge(`a frame of more than ${most} characters`);
+    if (failed && !given.length) throw new FrameTooLarge();
     return given;
   };
 }

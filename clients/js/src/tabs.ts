@@ -34,6 +34,13 @@ export interface Member {
   weak(): boolean;
 }
 
+/** The browser's own, where it has both. */
+export function ownSharing(): Sharing | undefined {
+  const locks = globalThis.navigator?.locks;
+  if (!locks || typeof BroadcastChannel !== "function") return undefined;
+  return { locks: locks as unknown as Locks, channel: (name) => new BroadcastChannel(name) };
+}
+
 export class Tabs {
   readonly #means: Means;
   readonly #name: string;
@@ -46,9 +53,9 @@ export class Tabs {
   #heard = 0;
   #weak = false;
 
-  constructor(means: Means, sharing: Sharing, session: string, member: Member) {
+  constructor(means: Means, sharing: Sharing, name: string, member: Member) {
     this.#means = means;
-    this.#name = means.scope + session;
+    this.#name = name;
     this.#member = member;
     this.#channel = sharing.channel(this.#name);
     this.#channel.onmessage = ({ data }) => this.#hear(data);

@@ -4,6 +4,7 @@ import { test } from "node:test";
 import { createElement, StrictMode } from "react";
 import { act, create, type ReactTestRenderer } from "react-test-renderer";
 import { useSession, type Shown } from "../src/react.ts";
+import { sessionOf } from "../src/session.ts";
 import { clientOf, FINAL, frame, OPENING, shown, TURN, until } from "./play.ts";
 import { json, serving, stream } from "./scripted.ts";
 
@@ -21,7 +22,7 @@ test("a component shows its session, renders once for each change, and leaves it
   };
   let page!: ReactTestRenderer;
   await act(async () => void (page = create(createElement(StrictMode, null, createElement(Page)))));
-  await act(async () => void (await until(client.session("s_1"), ({ state }) => state.turns.length === 1)));
+  await act(async () => void (await until(sessionOf(client, "s_1"), ({ state }) => state.turns.length === 1)));
   const last = renders.at(-1)!;
   assert.deepEqual([page.toJSON(), last.state], [{ type: "p", props: {}, children: ["completed"] }, FINAL]);
   assert.equal(renders[0]!.send, last.send);

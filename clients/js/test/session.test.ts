@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Lifecycle } from "../src/lifecycle.ts";
 import { page } from "../src/lifecycle.ts";
+import { sessionOf } from "../src/session.ts";
 import {
   ASKED, clientOf, Clockwork, closing, FINAL, frame, frames, GOES_ON, Held, log, OPENING, PAYLOADS, seqs, Shelf,
   shown, stateOf, statuses, TURN, until,
@@ -27,7 +28,7 @@ class Life implements Lifecycle {
 
 test("a session that is not there yet begins with its first turn, which is shown before the service has it", async () => {
   await using server = await serving(NOT_THERE, json({}, 202), stream([OPENING, shown(TURN.slice(0, 1)), ...EVENTS], { hang: true }));
-  const session = clientOf(server).session("s_1");
+  const session = sessionOf(clientOf(server), "s_1");
   const views: any[] = [];
   const leave = session.subscribe(() => views.push(session.view()));
   await server.asked(1);
@@ -41,7 +42,7 @@ test("a session that is not there yet begins with its first turn, which is shown
 
 test("nothing of an empty session is shown as interrupted", async () => {
   await using server = await serving(NOT_THERE, json({}, 202));
-  const session = clientOf(server).session("s_1");
+  const session = sessionOf(clientOf(server), "s_1");
   const seen: any[] = [];
   const leave = session.subscribe(() => seen.push(session.view()));
   await server.asked(1);
@@ -52,8 +53,8 @@ test("nothing of an empty session is shown as interrupted", async () => {
 
 test("a view is the same object until something changes", async () => {
   await using server = await serving(stream([OPENING, shown(TURN)], { hang: true }));
-  const session = clientOf(server).session("s_1");
-  assert.equal(clientOf(server).session("s_1") === session, false);
+  const session = sessionOf(clientOf(server), "s_1");
+  assert.equal(sessionOf(clientOf(server), "s_1") === session, false);
   const view = await until(session, ({ state }) => state.turns.length === 1);
   assert.equal(session.view(), view);
 });
@@ -62,7 +63,7 @@ test("turns that were there stay the same objects when a snapshot says them agai
   const second = log(PAYLOADS, { first: 8, turn: "t_2", epoch: 2 });
   const again = stream([OPENING, shown([...TURN, ...second])], { hang: true });
   await using server = await serving(stream([OPENING, shown(TURN), closing("deadline")]), again);
-  const session = clientOf(server).session("s_1");
+  const session = sessionOf(clientOf(server), "s_1");
   const leave = session.subscribe(() => {});
   const first = (await until(session, ({ state }) => state.turns.length === 1)).state.turns[0];
   const { state } = await until(session, (view) => view.state.turns.length === 2);
@@ -73,7 +74,7 @@ test("turns that were there stay the same objects when a snapshot says them agai
 test("the status is the line's while that is broken, and the turn's while it stands", async () => {
   const script = [stream([OPENING, shown(TURN.slice(0, 2))]), dropped, stream(frames(TURN.slice(2)), { hang: true })];
   await using server = await serving(...script);
-  const session = clientOf(server).session("s_1");
+  const session = sessionOf(clientOf(server), "s_1");
   const views: any[] = [];
   const leave = session.subscribe(() => views.push(session.view()));
   await until(session, ({ status }) => status === "completed");
@@ -83,7 +84,7 @@ test("the status is the line's while that is broken, and the turn's while it sta
 
 test("a session out of reach is interrupted with a way to resume, and resumes", async () => {
   await using server = await serving(stream([OPENING, shown(TURN.slice(0, 2))]), dropped, stream(frames(TURN.slice(2)), { hang: true }));
-  const session = clientOf(server, new Clockwork(), { timing: { giveUp: 1 } }).session("s_1");
+  const session = sessionOf(clientOf(server, new Clockwork(), { timing: { giveUp: 1 } }), "s_1");
   const leave = session.subscribe(() => {});
   const view = await until(session, ({ status }) => status === "interrupted");
   assert.deepEqual([view.action, view.state], ["resume", stateOf(TURN.slice(0, 2))]);
@@ -96,11 +97,11 @@ test("a session out of reach is interrupted with a way to resume, and resumes", 
 test("what is asked in a session is shown and answered", async () => {
   const time = new Held();
   await using server = await serving(stream([OPENING, shown(ASKED), closing("suspended")]), json({}, 202), stream(frames(GOES_ON), { hang: true }));
-  const session = clientOf(server, time).session("s_1");
+  const session = sessionOf(clientOf(server, time), "s_1");
   const leave = session.subscribe(() => {});
   await until(session, ({ status }) => status === "waiting");
   await time.looks;
-  await session.approve("1-1-1");
+  await session.decide("1-1-1", true);
   await until(session, ({ status }) => status === "completed");
   assert.deepEqual(server.requests[1]!.body, { approved: true });
   leave();
@@ -108,7 +109,7 @@ test("what is asked in a session is shown and answered", async () => {
 
 test("a session's cancels and credentials are of its active turn", async () => {
   await using server = await serving(stream([OPENING, shown(TURN.slice(0, 2))], { hang: true }), json({}, 202), json({}, 202));
-  const session = clientOf(server).session("s_1");
+  const session = sessionOf(clientOf(server), "s_1");
   const leave = session.subscribe(() => {});
   await until(session, ({ state }) => state.active);
   await session.cancel("enough");
@@ -119,7 +120,7 @@ test("a session's cancels and credentials are of its active turn", async () => {
 
 test("a turn that is refused is an error, and is shown no more", async () => {
   await using server = await serving(NOT_THERE, problem(409, "session_busy", { turn: "t_0" }));
-  const session = clientOf(server).session("s_1");
+  const session = sessionOf(clientOf(server), "s_1");
   const leave = session.subscribe(() => {});
   await server.asked(1);
   await assert.rejects(session.send("hi"), { code: "session_busy", turn: "t_0" });
@@ -130,13 +131,13 @@ test("a turn that is refused is an error, and is shown no more", async () => {
 test("a reload sends the turn again that may not have been heard, under its id", async () => {
   const storage = new Shelf();
   await using server = await serving(NOT_THERE, hanging, NOT_THERE, json({}, 202), stream([OPENING, shown(TURN)], { hang: true }));
-  const before = clientOf(server, undefined, { storage }).session("s_1");
+  const before = sessionOf(clientOf(server, undefined, { storage }), "s_1");
   const leave = before.subscribe(() => {});
   await server.asked(1);
   before.send("hi", { turn: "t_1" }).catch(() => {});
   await server.asked(2);
   leave();
-  const session = clientOf(server, undefined, { storage }).session("s_1");
+  const session = sessionOf(clientOf(server, undefined, { storage }), "s_1");
   const left = session.subscribe(() => {});
   await until(session, ({ state }) => state.turns.length === 1);
   const sent = server.requests.filter(({ method }) => method === "POST").map(({ body }) => body);
@@ -146,7 +147,7 @@ test("a reload sends the turn again that may not have been heard, under its id",
 
 test("a session is left with its last listener, and none who comes at once costs a connection", async () => {
   await using server = await serving(stream([OPENING, shown(TURN)], { hang: true }), NO_CONTENT);
-  const session = clientOf(server).session("s_1");
+  const session = sessionOf(clientOf(server), "s_1");
   session.subscribe(() => {})();
   const leave = session.subscribe(() => {});
   await until(session, ({ state }) => state.turns.length === 1);
@@ -159,7 +160,7 @@ test("a network that comes back ends the pause", async () => {
   const life = new Life();
   const time = new Held();
   await using server = await serving(problem(503, "draining", { retryAfter: 99 }), stream([OPENING, shown(TURN)], { hang: true }));
-  const session = clientOf(server, time, { lifecycle: life }).session("s_1");
+  const session = sessionOf(clientOf(server, time, { lifecycle: life }), "s_1");
   const leave = session.subscribe(() => {});
   await time.looks;
   life.wake();
@@ -172,7 +173,7 @@ test("a network that goes is seen at once", async () => {
   const time = new Held();
   const script = [stream([OPENING, shown(TURN.slice(0, 2))], { hang: true }), problem(503, "x", { retryAfter: 99 }), stream(frames(TURN.slice(2)), { hang: true })];
   await using server = await serving(...script);
-  const session = clientOf(server, time, { lifecycle: life }).session("s_1");
+  const session = sessionOf(clientOf(server, time, { lifecycle: life }), "s_1");
   const leave = session.subscribe(() => {});
   await until(session, ({ state }) => state.active);
   life.lose();
@@ -187,7 +188,7 @@ test("a page that comes back does not trust a stream that has been silent, and k
   const life = new Life();
   const time = new Clockwork();
   await using server = await serving(stream([OPENING, shown(TURN.slice(0, 2))], { hang: true }), stream(frames(TURN.slice(2)), { hang: true }));
-  const session = clientOf(server, time, { lifecycle: life }).session("s_1");
+  const session = sessionOf(clientOf(server, time, { lifecycle: life }), "s_1");
   const leave = session.subscribe(() => {});
   await until(session, ({ state }) => state.active);
   life.wake();
@@ -202,7 +203,7 @@ test("a page that comes back does not trust a stream that has been silent, and k
 test("a session that was given up goes on when the page comes back", async () => {
   const life = new Life();
   await using server = await serving(dropped, stream([OPENING, shown(TURN)], { hang: true }));
-  const session = clientOf(server, undefined, { lifecycle: life, timing: { giveUp: 0 } }).session("s_1");
+  const session = sessionOf(clientOf(server, undefined, { lifecycle: life, timing: { giveUp: 0 } }), "s_1");
   const leave = session.subscribe(() => {});
   await until(session, ({ status }) => status === "interrupted");
   life.wake();

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { LegatoClient } from "../src/client.ts";
-import type { Session } from "../src/session.ts";
+import { sessionOf, type Session } from "../src/session.ts";
 import type { Channel, Locks, Sharing } from "../src/tabs.ts";
 import { FINAL, frame, frames, log, OPENING, PAYLOADS, shown, stateOf, TURN, until } from "./play.ts";
 import { json, serving, stream, type Answer, type Scripted } from "./scripted.ts";
@@ -59,7 +59,7 @@ class Tab {
     const sharing: Sharing = { locks, channel: (name) => this.#channel(name) };
     const lifecycle = { visible: () => this.seen, listen: () => () => {} };
     this.#client = new LegatoClient(server.url, "dev:ann", { principal: "ann", sharing, lifecycle, timing: TIMING });
-    this.session = this.#client.session("s_1");
+    this.session = sessionOf(this.#client, "s_1");
     this.#leave = this.session.subscribe(() => {});
   }
 
@@ -228,8 +228,8 @@ test("tabs of another principal, or of none, share nothing", async () => {
   const sharing: Sharing = { locks, channel: (name) => new BroadcastChannel(name) as unknown as Channel };
   const clients = ["ann", "bob"].map((principal) => new LegatoClient(server.url, `dev:${principal}`, { principal, sharing }));
   clients.push(new LegatoClient(server.url, "dev:ann"));
-  const leaves = clients.map((client) => client.session("s_1").subscribe(() => {}));
-  await Promise.all(clients.map((client) => until(client.session("s_1"), ({ state }) => state.turns.length === 1)));
+  const leaves = clients.map((client) => sessionOf(client, "s_1").subscribe(() => {}));
+  await Promise.all(clients.map((client) => until(sessionOf(client, "s_1"), ({ state }) => state.turns.length === 1)));
   assert.equal(server.requests.length, 3);
   leaves.forEach((leave) => leave());
 });
