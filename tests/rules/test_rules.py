@@ -55,7 +55,7 @@ class Database:
         """OK or the status that refused it; so for all of these."""
         return self._ask("GetDocument", firestore.GetDocumentRequest(name=self._named(path)), bearer)
 
-    def list(self, parent: str, collection: str, bearer: str | None, *, everywhere: bool = False) -> str:
+    def lists(self, parent: str, collection: str, bearer: str | None, *, everywhere: bool = False) -> str:
         wanted = query.StructuredQuery(from_=[{"collection_id": collection, "all_descendants": everywhere}])
         return self._run(parent, wanted, bearer)
 
@@ -172,8 +172,8 @@ def test_an_owner_reads_lists_and_listens_to_what_is_its_own(database: Database,
     for path in OPEN:
         assert database.get(path, ann) == "OK"
         assert database.listens_to_document(path, ann) == "OK"
-    assert database.list("users/ann", "agent_sessions", ann) == "OK"
-    assert database.list(SESSION, "turns", ann) == "OK"
+    assert database.lists("users/ann", "agent_sessions", ann) == "OK"
+    assert database.lists(SESSION, "turns", ann) == "OK"
     assert database.newest(SESSION, ann) == "OK"
     assert database.listens_to_newest(SESSION, ann) == "OK"
 
@@ -182,15 +182,15 @@ def test_what_only_instances_need_is_read_by_no_client(database: Database, ann: 
     for path in CLOSED:
         assert database.get(path, ann) == DENIED
         assert database.listens_to_document(path, ann) == DENIED
-        assert database.list(SESSION, path.split("/")[-2], ann) == DENIED
+        assert database.lists(SESSION, path.split("/")[-2], ann) == DENIED
 
 
 def test_nobody_else_reads_lists_or_listens_to_anything(database: Database, stranger: str | None) -> None:
     for path in OPEN + CLOSED:
         assert database.get(path, stranger) == DENIED
         assert database.listens_to_document(path, stranger) == DENIED
-    assert database.list("users/ann", "agent_sessions", stranger) == DENIED
-    assert database.list(SESSION, "turns", stranger) == DENIED
+    assert database.lists("users/ann", "agent_sessions", stranger) == DENIED
+    assert database.lists(SESSION, "turns", stranger) == DENIED
     assert database.newest(SESSION, stranger) == DENIED
     assert database.listens_to_newest(SESSION, stranger) == DENIED
 
@@ -205,7 +205,7 @@ def test_nobody_writes(database: Database, ann: str, path: str) -> None:
 
 @pytest.mark.parametrize("collection", ["agent_sessions", "turns", "journal", "private", "lease", "control"])
 def test_nobody_asks_across_users(database: Database, ann: str, collection: str) -> None:
-    assert database.list("", collection, ann, everywhere=True) == DENIED
+    assert database.lists("", collection, ann, everywhere=True) == DENIED
 
 
 def test_users_whose_ids_look_like_one_another_s_documents_are_told_apart(database: Database) -> None:
