@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import cast
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
@@ -110,17 +111,17 @@ def open_journal(settings: Settings) -> Journal:
 
 def open_verifier(settings: Settings) -> Verifier:
     """Nothing is kept open between its requests, so that there is nothing to close."""
-    http = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
+    http = cache(lambda: httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0)))
     kind, _, project = settings.auth.partition(":")
     if settings.auth == "dev":
         verifier: Verifier = Developers(now)
     elif kind != "firebase":
         verifier = load_verifier(settings.auth)
     elif settings.auth_emulator:
-        verifier = emulated(project, http, now, settings.auth_emulator)
+        verifier = emulated(project, http(), now, settings.auth_emulator)
     else:
-        verifier = firebase(project, http, now)
-    return verifier if settings.app_check == "off" else app_check(settings.app_check, verifier, http, now)
+        verifier = firebase(project, http(), now)
+    return verifier if settings.app_check == "off" else app_check(settings.app_check, verifier, http(), now)
 
 
 def load_verifier(name: str) -> Verifier:

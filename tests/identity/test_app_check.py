@@ -52,6 +52,7 @@ WRONG: dict[str, Callable[[Signer], str]] = {
     "no issuer": lambda s: s.app_token(iss=None),
     "expired by 11 s": lambda s: s.app_token(exp=Ahead(-11)),
     "no expiry": lambda s: s.app_token(exp=None),
+    "issued never": lambda s: s.app_token(iat=None),
     "issued in a minute": lambda s: s.app_token(iat=Ahead(60)),
     "no app": lambda s: s.app_token(sub=None),
     "an app without a name": lambda s: s.app_token(sub=""),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -9,9 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from harness.google import LOOKUP, Google
+from harness.issuer import Issuer
 from harness.signer import PROJECT
 from identity.conftest import Clock
-from legato.auth.firebase import emulated
+from legato.auth.firebase import emulated, firebase
 from legato.auth.users import Users
 from legato.principal import Principal
 
@@ -65,3 +68,14 @@ async def test_the_emulator_is_asked_as_its_owner(google: Google, http: httpx.As
     assert await emulated(PROJECT, http, clock, google.url.removeprefix("http://")).stands(ANN)
     assert google.asked[LOOKUP] == 1
     assert "authorization: bearer owner\r\n" in google.heard
+
+
+async def test_users_are_looked_up_as_the_account_that_the_process_runs_as(
+    google: Google, http: httpx.AsyncClient, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    google.users = {"ann": {"localId": "ann"}}
+    with Issuer() as issuer:
+        (tmp_path / "key.json").write_text(json.dumps(issuer.account()))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+        assert await firebase(PROJECT, http, clock, lookup=google.url).stands(ANN)
+    assert "authorization: bearer token-1\r\n" in google.heard
