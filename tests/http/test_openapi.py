@@ -22,7 +22,18 @@ from legato.http.operations import LONGEST_WAIT
 from legato.http.routing import Route
 
 SCHEMA = from_dict(DOCUMENT)
-IDS = {"session": ["ended", "asks", "runs", "none"], "turn": ["t1", "t2"], "request": ["1-1-1", "1-1-2"]}
+SCRIPTS = {
+    "ended": "/say 1",
+    "asks": '/tool wire {"amount": 1}',
+    "requires": '/tool mail {"to": "eve"}',
+    "runs": "/sleep 5",
+}
+IDS = {
+    "session": [*SCRIPTS, "none"],
+    "turn": ["t1", "t2"],
+    "request": ["1-1-1", "1-1-2"],
+    "name": ["mail", "bank"],
+}
 LONG = 0.2
 STREAMS_END = {"LEGATO_PING": "0.1", "LEGATO_DEADLINE": "0.2"}
 
@@ -39,10 +50,10 @@ def brief(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 async def name(brief: Server) -> str:
-    """A caller who has a session with a turn that ended, one that waits, and one that runs."""
+    """A caller who has a session with a turn that ended, one whose turn waits for either, and one whose turn runs."""
     name = uuid4().hex
     caller = brief.caller(name)
-    for session, script in {"ended": "/say 1", "asks": '/tool wire {"amount": 1}', "runs": "/sleep 5"}.items():
+    for session, script in SCRIPTS.items():
         await caller.begin(session, script, "t1")
     return name
 

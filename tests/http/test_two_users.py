@@ -17,7 +17,7 @@ import pytest
 from harness import Caller, Server
 from http_raw import refused
 from legato.http.api import ROUTES
-from legato.http.bodies import AuthBody, CancelBody, DecisionBody, StartBody
+from legato.http.bodies import AuthBody, CancelBody, DecisionBody, StartBody, SupplyBody
 from legato.http.routing import Route
 
 Ids = Mapping[str, str]
@@ -28,13 +28,14 @@ BODIES: Mapping[type | None, Callable[[Ids], Any]] = {
     CancelBody: lambda ids: {},
     DecisionBody: lambda ids: {"approved": True},
     StartBody: lambda ids: {"input": "/say 1", "turn": ids["turn"], "if_active": "interrupt"},
+    SupplyBody: lambda ids: {"value": "open"},
 }
 PRIVATE = sorted((route for route in ROUTES if route.private), key=lambda route: route.operation.body is StartBody)
 """Starts are last: each makes a session for who asks."""
 
 
 def invented(request: str) -> dict[str, str]:
-    return {name: f"{name}-{uuid4().hex}" for name in ("session", "turn", "stream")} | {"request": request}
+    return {name: f"{name}-{uuid4().hex}" for name in ("session", "turn", "stream", "name")} | {"request": request}
 
 
 def taken(route: Route) -> set[str]:
@@ -103,6 +104,17 @@ async def test_no_id_of_another_gives_more_than_one_that_never_was(served: Serve
     await asks(bob, his)
     before = (await ann.snapshot(hers["session"])).text
     assert SECRET in before
+    assert not await wrong_answers(bob, his, hers)
+    assert (await ann.snapshot(hers["session"])).text == before
+
+
+async def test_no_credential_of_another_can_be_given_more_than_one_that_nobody_asked_for(served: Server) -> None:
+    ann, bob = (served.caller(f"{name}-{uuid4().hex}") for name in ("ann", "bob"))
+    hers, his = {**invented("9-1-1"), "name": "mail"}, invented("1-1-1")
+    async with ann.start(hers["session"], f'{SECRET}\n/tool mail {{"to": "eve"}}', hers["turn"]) as answer:
+        await answer.until("credential.required")
+    await asks(bob, his)
+    before = (await ann.snapshot(hers["session"])).text
     assert not await wrong_answers(bob, his, hers)
     assert (await ann.snapshot(hers["session"])).text == before
 
