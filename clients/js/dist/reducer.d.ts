@@ -45,6 +45,12 @@ export interface Approval {
     readonly by?: string;
     readonly note?: string;
 }
+/** A credential that the turn waits for; only its user can give it. `expires_at` is in ms. */
+export interface RequiredCredential {
+    readonly name: string;
+    readonly reason: string;
+    readonly expires_at: number;
+}
 /** One turn as its events tell it. While it runs its text is in `draft`; afterwards in `output` or `partial`. */
 export interface TurnState {
     readonly turn: string;
@@ -55,7 +61,7 @@ export interface TurnState {
     readonly reasoning: readonly Part[];
     readonly tools: readonly ToolState[];
     readonly approvals: readonly Approval[];
-    readonly credentials: readonly string[];
+    readonly credentials: readonly RequiredCredential[];
     readonly output?: string;
     readonly partial?: string;
     readonly error?: ErrorInfo;

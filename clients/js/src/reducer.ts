@@ -48,6 +48,13 @@ export interface Approval {
   readonly note?: string;
 }
 
+/** A credential that the turn waits for; only its user can give it. `expires_at` is in ms. */
+export interface RequiredCredential {
+  readonly name: string;
+  readonly reason: string;
+  readonly expires_at: number;
+}
+
 /** One turn as its events tell it. While it runs its text is in `draft`; afterwards in `output` or `partial`. */
 export interface TurnState {
   readonly turn: string;
@@ -58,7 +65,7 @@ export interface TurnState {
   readonly reasoning: readonly Part[];
   readonly tools: readonly ToolState[];
   readonly approvals: readonly Approval[];
-  readonly credentials: readonly string[];
+  readonly credentials: readonly RequiredCredential[];
   readonly output?: string;
   readonly partial?: string;
   readonly error?: ErrorInfo;
@@ -192,6 +199,10 @@ const end = ({ tools }: TurnState): Partial<TurnState> => ({
   tools: tools.map((tool) => (tool.status === "running" ? { ...tool, status: "unsettled" } : tool)),
 });
 
+const requiredNoMore: Handler = ({ credentials }, { name }) => ({
+  credentials: credentials.filter((known) => known.name !== name),
+});
+
 const HANDLERS: Record<string, Handler> = {
   "turn.resumed": () => ({}),
   "text.delta": (turn, event) => ({ draft: extend(turn.draft, event) }),
@@ -216,9 +227,10 @@ const HANDLERS: Record<string, Handler> = {
         : asked,
     ),
   }),
-  "credential.required": ({ credentials }, { name }) =>
-    credentials.includes(name) ? {} : { credentials: [...credentials, name] },
-  "credential.supplied": ({ credentials }, { name }) => ({ credentials: credentials.filter((known) => known !== name) }),
+  "credential.required": ({ credentials }, event) =>
+    addition("credentials", credentials, "name", pick(event, "name", "reason", "expires_at")),
+  "credential.supplied": requiredNoMore,
+  "credential.withdrawn": requiredNoMore,
   "turn.completed": (turn, event) => ({
     ...end(turn),
     output: event.text,
