@@ -120,8 +120,8 @@ class Admission:
                 await self._until(self._terms.telling)
                 if not written:
                     kept = _document(self._runtime, self.stream, _Left(self._expires_at))
+                    written = True  # or may be, if the stream ends before the journal has answered
                     await persist(self._runtime.journal.commit, self._key, kept)
-                    written = True
                 elif await self._prolonged():
                     continue
                 self._notice = sse.control("auth.expiring", {"expires_at": self._expires_at})

@@ -35,6 +35,7 @@ from legato.errors import (
     InputTooLarge,
     NotFound,
     TurnGone,
+    Unauthorized,
 )
 from legato.events import Cursor
 from legato.follow import Reader
@@ -121,12 +122,18 @@ class Gateway:
         wait: float,
         caller: Principal | None = None,
     ) -> dict[str, Any] | None:
-        """One answer of the long poll: `{events, snapshot?, cursor, more}`; otherwise like `follow`."""
+        """One answer of the long poll: `{events, snapshot?, cursor, more}`; otherwise like `follow`.
+
+        Raises Unauthorized where the caller's token ended before there was one.
+        """
         reader = await self._open(key, cursor, start, turn)
         if reader is None:
             return None
         wait = min(wait, self._admissions.patience(caller)) if caller else wait
-        return await poll(reader, wait, self._looks)
+        answer = await poll(reader, wait, self._looks)
+        if wait and caller and caller.expired(self._runtime.clock()):  # a process may have stood meanwhile
+            raise Unauthorized("the token has expired since; ask again with a fresh one")
+        return answer
 
     async def prolong(self, key: SessionKey, stream: str, caller: Principal) -> None:
         """Lets an open stream, on whichever instance, be read until the token ends that its caller brings here; one

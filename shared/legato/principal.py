@@ -18,6 +18,9 @@ class Principal:
     expires_at: int | None = None
     since: int | None = None
 
+    def expired(self, now: int) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
+
 
 def names_a_place(uid: str) -> bool:
     """Whether sessions can live under it: 1 to 128 characters, none of them a slash, a control character, a line break

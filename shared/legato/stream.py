@@ -93,7 +93,7 @@ class Stream:
                     yield due
                     sent = now
                 batch = await self._next(min(sent + self._settings.ping - now, until - now, self._admission.left))
-                if batch is not None:
+                if batch is not None and not self._admission.over:
                     for piece in _pieces(batch):
                         yield piece
                         self._taken(batch, piece)

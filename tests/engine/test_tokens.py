@@ -11,7 +11,7 @@ import pytest
 from engine.rig import KEY, PATIENCE, Client, Instance, Puppet, Rig, eventually, unbroken
 from legato import sse
 from legato.agents import Turn
-from legato.errors import NotFound
+from legato.errors import NotFound, Unauthorized
 from legato.events import Cursor, Record
 from legato.journal import SessionKey
 from legato.principal import Principal
@@ -152,6 +152,31 @@ async def test_a_long_poll_is_answered_before_its_token_ends(rig: Rig, where: st
     assert caller.expires_at
     assert side.reads.clock() < caller.expires_at
     assert answer == {"events": [], "cursor": str(at), "more": True}
+
+
+async def test_nothing_is_sent_once_a_token_has_ended_unseen(side: Side) -> None:
+    """While the process stood, for one: the next word is what wakes the stream."""
+    client = await side.begin(TIMED)
+    await client.until("turn.started")
+    turn = await side.puppet.turn()
+    side.reads.clock.advance(TIMED / 1000)
+    await turn.text("late ")
+    assert closed(await client.end())["reason"] == "auth"
+    assert "text.delta" not in client.kinds
+
+
+async def test_a_long_poll_brings_nothing_once_its_token_has_ended_unseen(rig: Rig) -> None:
+    side = Side(rig, "here")
+    await side.owner.start()
+    at, feed = (await side.owner.shown("turn.started")).cursor, side.owner.live().writer.feed
+    turn, caller = await side.puppet.turn(), ann(side.owner, TIMED)
+    asking = side.owner.gateway.poll(KEY, cursor=at, start=False, turn="t1", wait=20, caller=caller)
+    asked = asyncio.ensure_future(asking)
+    await eventually(lambda: bool(feed._waiting))
+    side.owner.clock.advance(TIMED / 1000)
+    await turn.text("late ")
+    with pytest.raises(Unauthorized):
+        await asked
 
 
 async def test_a_client_that_leaves_leaves_nothing_behind(side: Side) -> None:

@@ -33,6 +33,7 @@ class Kept:
         self.store = Store(lambda key, segment: None, lambda key, marks: None)
         self.asked: list[str] = []
         self.away = False
+        self.answers_after = 0.0
 
     async def private(self, key: SessionKey, turn: str, now: int) -> dict[str, str]:
         self._ask("read")
@@ -41,7 +42,9 @@ class Kept:
     async def commit(self, key: SessionKey, commit: Commit) -> Commit:
         [private] = commit.private
         self._ask("delete" if private.text is None else "write")
-        return self.store.commit(key, commit)
+        committed = self.store.commit(key, commit)
+        await asyncio.sleep(self.answers_after)
+        return committed
 
     def _ask(self, what: str) -> None:
         self.asked.append(what)
@@ -198,6 +201,15 @@ def test_a_stream_leaves_nothing_behind() -> None:
     async def play(world: World) -> None:
         await asyncio.sleep(3550)
         assert world.kept.documents == 1
+
+    assert live(play).kept.documents == 0
+
+
+def test_a_stream_that_leaves_while_its_document_is_written_leaves_nothing_behind() -> None:
+    async def play(world: World) -> None:
+        world.kept.answers_after = 10.0
+        await asyncio.sleep(3545)
+        assert (world.kept.documents, world.told) == (1, [])
 
     assert live(play).kept.documents == 0
 
