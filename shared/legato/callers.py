@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from legato.auth import Verifier
+from legato.foreign import FAILURES, cancelled
 from legato.principal import Principal
 
 log = logging.getLogger("legato.callers")
@@ -75,7 +76,9 @@ class Callers:
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 return await self._verifier.stands(who)
-        except Exception as silent:
+        except FAILURES as silent:
+            if cancelled():
+                raise
             log.warning("whether a caller still stands is not known (%r); its streams stay as they are", silent)
             return known
 

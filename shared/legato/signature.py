@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -135,7 +136,7 @@ class Unchecked(Signature):
 
     def values(self, arguments: JsonValue) -> dict[str, Any]:
         self._accept(arguments)
-        return dict(arguments) if isinstance(arguments, dict) else {}
+        return deepcopy(arguments) if isinstance(arguments, dict) else {}
 
     def content(self, value: object) -> tuple[JsonValue, int]:
         """Of whatever can be told as JSON."""

@@ -8,6 +8,7 @@ import logging
 import math
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, get_args, overload
@@ -16,6 +17,7 @@ from pydantic import JsonValue
 
 from legato.errors import ToolFailed
 from legato.events import ID_PATTERN, Effect
+from legato.foreign import FAILURES, cancelled
 from legato.principal import Principal
 from legato.signature import BadArguments, BadResult, Signature
 from legato.text import brief, words_of
@@ -119,7 +121,9 @@ class Tool:
         try:
             async with asyncio.timeout(ALLOW_SECONDS):
                 said = await _called(_JUDGES, self.allow, principal, values)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # the latter two would end the process
+        except FAILURES as error:
+            if cancelled():
+                raise
             log.error("tool %s: allow failed, and the call is refused: %s", self.name, type(error).__name__)
             return False
         if not isinstance(said, bool):
@@ -140,8 +144,10 @@ class Tool:
         if isinstance(self.approval, str):
             return self.approval
         try:
-            prompt = self.approval(arguments)
-        except Exception as error:
+            prompt = self.approval(deepcopy(arguments))
+        except FAILURES as error:
+            if cancelled():
+                raise
             log.warning("tool %s: approval(%r) failed: %s: %s", self.name, arguments, type(error).__name__, error)
             prompt = f"{self.name}?"
         return None if prompt is None else brief(str(prompt))
@@ -152,7 +158,9 @@ class Tool:
         try:
             async with asyncio.timeout(self.timeout):
                 told = await _called(_THREADS, self.reconcile, key)
-        except Exception as error:
+        except FAILURES as error:
+            if cancelled():
+                raise
             log.warning("tool %s: reconcile(%r) failed: %s: %s", self.name, key, type(error).__name__, error)
             return None
         if told is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
+import pytest
+
 from legato.callers import Callers
 from legato.principal import Principal
 from simulation.loop import VirtualLoop, new_loop
@@ -35,8 +37,11 @@ async def _at_once() -> None:
     await asyncio.sleep(0)
 
 
-async def _failing() -> None:
-    raise ConnectionError("nobody there")
+def _failing(failure: BaseException) -> Callable[[], Awaitable[object]]:
+    async def fails() -> None:
+        raise failure
+
+    return fails
 
 
 class Opened:
@@ -134,9 +139,10 @@ def test_a_caller_that_has_fallen_opens_nothing_until_it_stands_again() -> None:
     assert [at for _, at in played(play).asked] == [0, 35]
 
 
-def test_a_check_that_fails_keeps_the_streams() -> None:
+@pytest.mark.parametrize("failure", [ConnectionError("nobody there"), asyncio.CancelledError(), SystemExit(1)])
+def test_a_check_that_fails_keeps_the_streams(failure: BaseException) -> None:
     async def play(checked: Checked, callers: Callers) -> None:
-        checked.answers = _failing
+        checked.answers = _failing(failure)
         opened = Opened(callers, ANN)
         await asyncio.sleep(65)
         assert opened.closed is None

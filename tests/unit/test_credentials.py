@@ -163,9 +163,11 @@ async def test_one_refused_token_is_fetched_anew_once_for_all_who_were_refused(s
     assert ({token.value for token in [*given, late]}, mint.fetches) == ({"secret-2"}, 2)
 
 
-async def test_a_source_that_exits_ends_no_process(shared: Shared, mint: Mint) -> None:
-    mint.failure = SystemExit(1)
-    with pytest.raises(ToolFailed, match="SystemExit"):
+@pytest.mark.parametrize("failure", [SystemExit(1), asyncio.CancelledError()])
+async def test_a_source_that_exits_ends_no_process(shared: Shared, mint: Mint, failure: BaseException) -> None:
+    """Nor the call, where what was cancelled is a task of its own."""
+    mint.failure = failure
+    with pytest.raises(ToolFailed, match=type(failure).__name__):
         await shared.token()
 
 

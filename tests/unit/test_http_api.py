@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
@@ -465,3 +466,26 @@ async def test_no_token_reaches_the_log(stage: Stage, caplog: pytest.LogCaptureF
     for header in ("Bearer dev:secret", "Bearer secret", "secret"):
         await ask(stage, "GET", EVENTS, authorization=header)
     assert "secret" not in caplog.text
+
+
+class Broken:
+    """A verifier of a team's own, whose library quotes the token when it fails."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        self._kind = kind
+
+    async def verify(self, headers: Mapping[str, str]) -> Principal:
+        raise self._kind(headers["authorization"])
+
+    async def stands(self, principal: Principal) -> bool:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, asyncio.CancelledError])
+async def test_a_verifier_that_fails_is_500_and_logs_nothing_of_the_token(
+    stage: Stage, kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.verifier = Broken(kind)
+    refused(await asyncio.create_task(ask(stage, "GET", EVENTS)), 500, "internal")
+    assert kind.__name__ in caplog.text
+    assert "dev:ann" not in caplog.text

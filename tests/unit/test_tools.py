@@ -529,3 +529,32 @@ def test_a_tool_declares_the_credentials_that_it_asks_for() -> None:
 def test_a_name_that_no_credential_can_have_is_refused(names: Any) -> None:
     with pytest.raises(TypeError, match=r"credentials is .*, expected a tuple of names"):
         tool(credentials=names, name="send")(lambda: None)
+
+
+# What is asked beside a call.
+
+
+@pytest.mark.parametrize("escape", [SystemExit, asyncio.CancelledError])
+async def test_what_escapes_from_approval_or_reconcile_ends_neither_the_turn_nor_the_process(
+    escape: type[BaseException],
+) -> None:
+    """A person is asked, and nothing is known."""
+
+    def fails(_: object) -> None:
+        raise escape
+
+    @tool(effect="once", approval=fails, reconcile=fails)
+    async def wire(amount: int) -> None: ...
+
+    assert wire.asks({"amount": 1}) == "wire?"
+    assert await asyncio.create_task(wire.reconciled("s/t/1-1", 1000)) is None
+
+
+def test_what_approval_does_to_the_arguments_is_not_done_to_the_call() -> None:
+    arguments: JsonValue = {"amount": 1}
+
+    @tool(approval=lambda given: f"wire {given.pop('amount')}?")
+    async def wire(amount: int) -> None: ...
+
+    assert wire.asks(arguments) == "wire 1?"
+    assert arguments == {"amount": 1}

@@ -9,11 +9,11 @@ from collections.abc import Awaitable
 from typing import Annotated, Any
 
 import pytest
-from pydantic import AfterValidator
+from pydantic import AfterValidator, JsonValue
 
 from legato import Tool, ToolContext, tool
 from legato.principal import Principal
-from legato.signature import BadArguments
+from legato.signature import BadArguments, Unchecked
 
 ANN = Principal("ann")
 WRONG: Any = "wrong"
@@ -61,6 +61,19 @@ async def test_it_is_given_the_arguments_as_the_function_would_be() -> None:
     assert given == [{"amount": 5, "to": "you"}, {"amount": 5, "to": "me"}]
 
 
+async def test_what_it_does_to_the_arguments_is_not_done_to_the_call() -> None:
+    """Nor where the function takes whatever there is, as ADK's do."""
+    arguments: JsonValue = {"amount": 2, "to": {"names": ["ann"]}}
+
+    def allow(_: Principal, given: dict[str, Any]) -> bool:
+        given.pop("to")["names"].append("eve")
+        return True
+
+    whole = Tool("wire", "", "once", 1, allow, Unchecked.whole(), allow=allow)
+    assert await whole.allows(ANN, arguments)
+    assert arguments == {"amount": 2, "to": {"names": ["ann"]}}
+
+
 @pytest.mark.parametrize("given", [1, "yes", None, [True]])
 async def test_what_is_no_bool_refuses(given: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert not await made(lambda principal, arguments: given).allows(ANN, {"amount": 2})
@@ -78,9 +91,12 @@ async def test_an_allow_that_fails_refuses_and_its_words_are_not_logged(caplog: 
     assert "a-private-name" not in caplog.text
 
 
-async def test_an_allow_that_exits_refuses_and_ends_no_process() -> None:
+@pytest.mark.parametrize("escape", [SystemExit, asyncio.CancelledError])
+async def test_an_allow_that_exits_refuses_and_ends_no_process(escape: type[BaseException]) -> None:
+    """Nor the turn, where what was cancelled is a task of its own."""
+
     async def allow(_: Principal, arguments: dict[str, Any]) -> bool:
-        raise SystemExit(1)
+        raise escape
 
     assert not await asyncio.create_task(made(allow).allows(ANN, {"amount": 2}))
 

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 import httpx
 
 from legato.errors import ToolFailed
+from legato.foreign import FAILURES, cancelled
 from legato.text import brief
 
 log = logging.getLogger("legato.credentials")
@@ -95,7 +96,9 @@ class Shared:
             self._take(token)
         except ToolFailed as failed:
             self._failed(failed.code, failed.message)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # the latter two would end the process
+        except FAILURES as error:
+            if cancelled():
+                raise
             self._failed(*self._unavailable(type(error).__name__))
         else:
             return token

@@ -29,6 +29,7 @@ from legato.engine.runtime import Runtime, persist
 from legato.engine.writer import Writer
 from legato.errors import ModelFailed, Refused, ToolFailed
 from legato.events import ReasoningDelta, StepRewound, TextDelta, Usage
+from legato.foreign import cancelled
 from legato.journal import Private, SessionKey
 from legato.principal import Principal
 from legato.text import Surrogates, brief
@@ -300,7 +301,7 @@ class OpenTurn:
         except UNRECORDED:
             raise
         except Exception as failed:
-            if _is_cancelled():
+            if cancelled():
                 raise
             with suppress(Refused):
                 self.close_text()
@@ -316,7 +317,7 @@ class OpenTurn:
                 return await work()
             except ModelFailed as failed:
                 unhelpful = (failed.retry_after or 0) > RETRY_AFTER_SECONDS
-                if not failed.retryable or unhelpful or _is_cancelled():
+                if not failed.retryable or unhelpful or cancelled():
                     raise
                 log.warning("turn %s: the model failed and is asked again: %s", self.id, failed)
                 await self._rewind(number)
@@ -373,12 +374,6 @@ def _room(writer: Writer, limit: int) -> dict[type[TextDelta | ReasoningDelta], 
 
 def _measure(text: str) -> int:
     return len(to_json(text)) - 2
-
-
-def _is_cancelled() -> bool:
-    """What is raised now may be what a cancellation was turned into."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _holdable(kind: str, tokens: int) -> bool:

@@ -16,6 +16,7 @@ from legato.auth import Verifier
 from legato.engine.run import StartTurn
 from legato.errors import Invalid, LegatoError, Unauthorized, VerifierFailed
 from legato.events import Cursor
+from legato.foreign import FAILURES, cancelled
 from legato.gateway import NONSENSE, Decided, Gateway
 from legato.http import cors, inputs, operations
 from legato.http.bodies import AuthBody, CancelBody, DecisionBody, StartBody, SupplyBody
@@ -83,9 +84,9 @@ async def _answer(served: Served, request: Request, seat: Seat) -> Answer:
 async def _caller(verifier: Verifier, request: Request) -> Principal:
     try:
         principal = await verifier.verify(request.headers)
-    except LegatoError:
-        raise
-    except Exception as wrong:
+    except FAILURES as wrong:
+        if cancelled() or isinstance(wrong, LegatoError):
+            raise
         at = extract_tb(wrong.__traceback__)[-1]
         raise VerifierFailed(f"{type(wrong).__name__} in {at.filename}, line {at.lineno}") from None
     if not names_a_place(principal.uid):
