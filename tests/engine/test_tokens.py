@@ -17,7 +17,7 @@ from legato.journal import SessionKey
 from legato.principal import Principal
 
 LIFE = 1_000
-TIMED = 2_000
+TIMED = 3_000
 """Of a token whose end a test races with."""
 HOUR = 3_600_000
 
