@@ -11,11 +11,14 @@ import weakref
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from engine.rig import KEY, Client, Instance, Puppet, Rig, eventually
+from journal.builders import segment
 from legato import tool
 from legato.agents import Turn
 from legato.engine.feed import Feed
+from legato.engine.lead import Lead
 from legato.engine.watchdog import BEAT_SECONDS, Watchdog
 from legato.errors import ModelFailed
 from legato.journal import SessionKey
@@ -95,6 +98,17 @@ async def test_a_thousand_readers_that_leave_leave_nothing(rig: Rig) -> None:
     gc.collect()
     assert not any(reader() for reader in readers)
     assert owner.live().id == "t1"
+
+
+def test_readers_may_wait_for_as_short_as_they_like() -> None:
+    """In the ASGI face's event loop, too, where what is due at once is no timer."""
+
+    async def waits() -> None:
+        feed = Feed(segment(1), 1000, Lead(1000, 1))
+        await asyncio.gather(*(feed.wait(feed.last, 0.0) for _ in range(2)))
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(waits())
 
 
 async def a_hundred_come_and_go(*instances: Instance) -> list[weakref.ref[Client]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 from legato import sse
@@ -30,7 +31,8 @@ class Feed:
         self._size = 0
         self._limit = limit
         self._waiting: dict[asyncio.Future[None], float] = {}
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
+        self._rings_at = math.inf
         self.show(fence.records())
 
     def show(self, records: Sequence[Record]) -> None:
@@ -84,7 +86,7 @@ class Feed:
         woken = woken or loop.create_future()
         due = loop.time() + timeout
         self._waiting[woken] = due
-        if self._alarm is None or due < self._alarm.when():
+        if due < self._rings_at:
             self._arm(due)
         try:
             await woken
@@ -96,9 +98,10 @@ class Feed:
         if self._alarm:
             self._alarm.cancel()
         self._alarm = asyncio.get_running_loop().call_at(due, self._ring)
+        self._rings_at = due
 
     def _ring(self) -> None:
-        self._alarm = None
+        self._alarm, self._rings_at = None, math.inf
         now = asyncio.get_running_loop().time()
         for woken, due in self._waiting.items():
             if due <= now:
