@@ -26,7 +26,7 @@ from legato.settings import Settings
 from legato.turn import TRANSITIONS
 
 ROOT = Path(__file__).resolve().parents[2]
-README, PROTOCOL = (ROOT / "README.md").read_text(), (ROOT / "PROTOCOL.md").read_text()
+README, PROTOCOL, SECURITY = ((ROOT / name).read_text() for name in ("README.md", "PROTOCOL.md", "SECURITY.md"))
 ADK, MODELS, CREDENTIALS, IDENTITY = (
     (ROOT / "docs" / f"{name}.md").read_text() for name in ("adk", "models", "credentials", "identity")
 )
@@ -180,11 +180,19 @@ def test_every_error_that_answers_a_request_is_in_the_protocol_with_its_status()
     assert {(code, status) for code, status in answers if status != 500} <= said
 
 
-def test_every_test_that_the_protocol_names_exists() -> None:
-    named = re.findall(r"`([\w/]+\.py)::(\w+)`", PROTOCOL)
-    assert len(named) > 50
+@pytest.mark.parametrize(("document", "least"), [("PROTOCOL.md", 150), ("SECURITY.md", 50)])
+def test_every_test_that_a_document_names_exists(document: str, least: int) -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / document).read_text())
+    assert len(named) >= least
     missing = [name for path, name in named if f"def {name}(" not in (ROOT / "tests" / path).read_text()]
     assert not missing
+
+
+def test_every_threat_names_what_stops_it_and_the_test_that_holds_it() -> None:
+    rows = [row.strip("| ").split(" | ") for row in SECURITY.splitlines() if row.startswith("| ")]
+    assert rows[0] == ["threat", "what stops it", "held by"]
+    assert len(rows) > 20
+    assert not [row for row in rows[1:] if len(row) != 3 or "::test_" not in row[2]]
 
 
 def test_every_case_that_the_protocol_names_exists() -> None:
