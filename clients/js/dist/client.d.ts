@@ -55,7 +55,8 @@ export declare class LegatoClient {
     /** Answers a question of a turn, again and again until that is heard; the runs of the turn here go on at once.
      * The first decision counts: rejects with `already_decided` when that was another one. */
     decide(session: string, turn: string, request: string, approved: boolean, note?: string): Promise<void>;
-    /** Supplies the credential that a tool of the turn waits for; `expiresIn` is in seconds. */
+    /** Gives a turn the credential that it waits for, for `expiresIn` seconds, again and again until that is heard. Rejects
+     * with `already_decided` when it is asked for no more. */
     supply(session: string, turn: string, name: string, value: string, expiresIn?: number): Promise<void>;
     /** Deletes the session there and what is kept of it here. */
     delete(session: string): Promise<void>;

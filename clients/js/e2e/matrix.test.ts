@@ -1,6 +1,6 @@
 /** A turn is interrupted at each place where it can be: its client ends in what the journal has, nothing twice. */
 import assert from "node:assert/strict";
-import { after, test } from "node:test";
+import { after, describe, test } from "node:test";
 import { LegatoClient, text, type Event, type TurnState, type Update } from "../src/legato-client.ts";
 import { sessionOf } from "../src/session.ts";
 import { A, B, ledger, OWNER, Way } from "./way.ts";
@@ -85,57 +85,69 @@ function undisturbed(name: string, turn: TurnState): void {
   assert.deepEqual([turn.error?.code, turn.tools.every(({ status }) => status === "ok")], [failed, true], name);
 }
 
-test("a turn cut after any of its events and resumed elsewhere is the turn itself", async () => {
-  const cut = async (k: number) => {
-    const turn = await lived(`cut-${k}`, CANONICAL, ({ seq }) => seq === k, (way) => way.cut(B));
-    assert.deepEqual([turn.output, transfers(`cut-${k}`)], [words(56), 1]);
-  };
-  await Promise.all(Array.from({ length: CUTS }, (_, at) => cut(at + 1)));
-});
+describe("two instances that stay", { concurrency: true }, () => {
+  test("a turn cut after any of its events and resumed elsewhere is the turn itself", async () => {
+    const cut = async (k: number) => {
+      const turn = await lived(`cut-${k}`, CANONICAL, ({ seq }) => seq === k, (way) => way.cut(B));
+      assert.deepEqual([turn.output, transfers(`cut-${k}`)], [words(56), 1]);
+    };
+    await Promise.all(Array.from({ length: CUTS }, (_, at) => cut(at + 1)));
+  });
 
-for (const [where, to] of [["there", A], ["elsewhere", B]] as const) {
-  test(`a turn that is cut is whole when resumed ${where}`, async () => {
+  for (const [where, to] of [["there", A], ["elsewhere", B]] as const) {
+    test(`a turn that is cut is whole when resumed ${where}`, async () => {
+      await Promise.all(NAMES.map(async (name) => {
+        undisturbed(name, await bounded(`${where}-${name}`, name, 1, (way) => way.cut(to)));
+        assert.equal(transfers(`${where}-${name}`), 1);
+      }));
+    });
+  }
+
+  test("a turn that is cancelled keeps what it said as partial", async () => {
     await Promise.all(NAMES.map(async (name) => {
-      undisturbed(name, await bounded(`${where}-${name}`, name, 1, (way) => way.cut(to)));
-      assert.equal(transfers(`${where}-${name}`), 1);
+      const turn = await bounded(name, name, 60, () => clientOf(B).cancel(name, "t", "enough"));
+      const { said, tool } = BOUNDARIES[name]!;
+      assert.deepEqual([turn.status, turn.partial], ["interrupted", words(said)], name);
+      assert.deepEqual(turn.tools.map(({ status }) => status), tool ? [tool] : [], name);
     }));
   });
-}
 
-test("a turn that is cancelled keeps what it said as partial", async () => {
-  await Promise.all(NAMES.map(async (name) => {
-    const turn = await bounded(name, name, 60, () => clientOf(B).cancel(name, "t", "enough"));
-    const { said, tool } = BOUNDARIES[name]!;
-    assert.deepEqual([turn.status, turn.partial], ["interrupted", words(said)], name);
-    assert.deepEqual(turn.tools.map(({ status }) => status), tool ? [tool] : [], name);
-  }));
-});
-
-test("a turn that waits for a person goes on where it is answered", async () => {
-  const client = clientOf(A);
-  const run = client.turn("asked", '/say 4 40\n/tool wire {"amount": 7}\n/say 4 40', { turn: "t" });
-  for await (const { status, state } of run) {
-    const [question] = state.active?.approvals ?? [];
-    if (status === "waiting" && question) void client.decide("asked", "t", question.request, true);
-  }
-  assert.deepEqual([run.status, run.turn!.output, transfers("asked")], ["completed", words(8), 1]);
-});
-
-test("a session that is followed shows the turns that are sent in it, through every cut", async () => {
-  await using way = await new Way(A).open();
-  const session = sessionOf(clientOf(way.url), "shown");
-  const said = new Promise<void>((done) => {
-    const leave = session.subscribe(() => {
-      const { state } = session.view();
-      if (state.turns.length === 2) queueMicrotask(() => (leave(), done()));
-      if (state.active?.draft.length === 1 && text(state.active).endsWith("w3 ")) way.cut(way.to === A ? B : A);
-    });
+  test("a turn that waits for a person goes on where it is answered", async () => {
+    const client = clientOf(A);
+    const run = client.turn("asked", '/say 4 40\n/tool wire {"amount": 7}\n/say 4 40', { turn: "t" });
+    for await (const { status, state } of run) {
+      const [question] = state.active?.approvals ?? [];
+      if (status === "waiting" && question) void client.decide("asked", "t", question.request, true);
+    }
+    assert.deepEqual([run.status, run.turn!.output, transfers("asked")], ["completed", words(8), 1]);
   });
-  await session.send("/say 8 40");
-  await session.send("/say 8 40", { if_active: "interrupt" });
-  await said;
-  assert.deepEqual(session.view().state.turns.map(({ status }) => status), ["interrupted", "completed"]);
-  assert.equal(session.view().state.turns[1]!.output, words(8));
+
+  test("a turn that waits for a credential goes on where that is supplied", async () => {
+    const client = clientOf(A);
+    const run = client.turn("supplied", '/say 4 40\n/tool mail {"to": "bob"}\n/say 4 40', { turn: "t" });
+    for await (const { status, state } of run) {
+      const [required] = state.active?.credentials ?? [];
+      if (status === "waiting" && required) void client.supply("supplied", "t", required.name, "secret");
+    }
+    assert.deepEqual([run.turn!.output, run.turn!.tools.map(({ status }) => status)], [words(8), ["ok"]]);
+  });
+
+  test("a session that is followed shows the turns that are sent in it, through every cut", async () => {
+    await using way = await new Way(A).open();
+    const session = sessionOf(clientOf(way.url), "shown");
+    const said = new Promise<void>((done) => {
+      const leave = session.subscribe(() => {
+        const { state } = session.view();
+        if (state.turns.length === 2) queueMicrotask(() => (leave(), done()));
+        if (state.active?.draft.length === 1 && text(state.active).endsWith("w3 ")) way.cut(way.to === A ? B : A);
+      });
+    });
+    await session.send("/say 8 40\n/sleep 60");
+    await session.send("/say 8 40", { if_active: "interrupt" });
+    await said;
+    assert.deepEqual(session.view().state.turns.map(({ status }) => status), ["interrupted", "completed"]);
+    assert.equal(session.view().state.turns[1]!.output, words(8));
+  });
 });
 
 test("a turn whose owner is killed is whole when another goes on with it", async () => {

@@ -113,7 +113,8 @@ export class LegatoClient {
     return this.#asked(session, turn, `approvals/${checked("request", request)}`, body);
   }
 
-  /** Supplies the credential that a tool of the turn waits for; `expiresIn` is in seconds. */
+  /** Gives a turn the credential that it waits for, for `expiresIn` seconds, again and again until that is heard. Rejects
+   * with `already_decided` when it is asked for no more. */
   supply(session: string, turn: string, name: string, value: string, expiresIn?: number): Promise<void> {
     const body = { value, ...(expiresIn !== undefined && { expires_in: expiresIn }) };
     return this.#asked(session, turn, `credentials/${checked("name", name)}`, body);
