@@ -28,10 +28,10 @@ STRANGERS = ["bob", "Ann", "ann ", "ann/x", None]
 pytestmark = pytest.mark.emulator
 
 
-def token(project: str, uid: str) -> str:
+def token(project: str, uid: str, **claimed: object) -> str:
     """An unsigned ID token, which the emulator takes for a signed one; it checks neither its times nor its audience."""
     claims = {"iss": f"https://securetoken.google.com/{project}", "aud": project, "sub": uid, "user_id": uid}
-    parts = ({"alg": "none", "typ": "JWT"}, {**claims, "iat": 0, "auth_time": 0, "exp": 4_000_000_000})
+    parts = ({"alg": "none", "typ": "JWT"}, {**claims, **claimed, "iat": 0, "auth_time": 0, "exp": 4_000_000_000})
     return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
 
 
@@ -130,9 +130,9 @@ class Database:
         path = f"/google.firestore.v1.Firestore/{name}"
         return getattr(self._channel, kind)(path, request_serializer=type(request).serialize)
 
-    def _metadata(self, bearer: str | None) -> list[tuple[str, str]]:
+    def _metadata(self, bearer: str | None) -> tuple[tuple[str, str], ...]:
         which = ("google-cloud-resource-prefix", self._name)
-        return [which, ("authorization", f"Bearer {bearer}")] if bearer else [which]
+        return (which, ("authorization", f"Bearer {bearer}")) if bearer else (which,)
 
     def _named(self, path: str) -> str:
         return f"{self._name}/documents/{path}"
@@ -208,9 +208,25 @@ def test_nobody_asks_across_users(database: Database, ann: str, collection: str)
     assert database.lists("", collection, ann, everywhere=True) == DENIED
 
 
-def test_users_whose_ids_look_like_one_another_s_documents_are_told_apart(database: Database) -> None:
-    """The journal writes a '%' of an id as '%25'."""
-    session = session_path(SessionKey("a%b", "s1"))
+@pytest.mark.parametrize("uid", ["a%b", "a/b", "a%2Fb", "a b", "ü😀", "a@b.c:d|e", "$0"])
+def test_a_user_of_any_id_reads_what_is_its_own_alone(database: Database, uid: str) -> None:
+    """The journal writes a '%' of an id as '%25', and a '/' as '%2F'."""
+    session = session_path(SessionKey(uid, "s1"))
     assert database.put(session, "owner") == "OK"
-    assert database.get(session, token(database.project, "a%b")) == "OK"
-    assert database.get(session, token(database.project, "a%25b")) == DENIED
+    for other in {uid, "a%b", "a%25b", "a/b", "a%2Fb", "a%252Fb", "a", "b"}:
+        assert database.get(session, token(database.project, other)) == ("OK" if other == uid else DENIED)
+
+
+@pytest.mark.parametrize(
+    "path", ["users/ann", "else/ann", f"{SESSION}/other/o1", *(f"{path}/deeper/d" for path in OPEN)]
+)
+def test_no_document_of_another_kind_is_read(database: Database, ann: str, path: str) -> None:
+    parent, _, collection = path.rpartition("/")[0].rpartition("/")
+    assert database.put(path, "owner") == "OK"
+    assert database.get(path, ann) == DENIED
+    assert database.lists(parent, collection, ann) == DENIED
+
+
+def test_what_a_token_claims_beside_its_uid_opens_nothing(database: Database) -> None:
+    bob = token(database.project, "bob", admin=True, email="ann", name="ann", firebase={"tenant": "ann"})
+    assert {database.get(path, bob) for path in OPEN} == {DENIED}
