@@ -23,7 +23,7 @@ from legato import sse
 from legato.auth import Verifier
 from legato.callers import Callers
 from legato.engine.runtime import Runtime, answer, persist
-from legato.errors import LegatoError, NotFound
+from legato.errors import Conflict, LegatoError, NotFound
 from legato.journal import Commit, Private, SessionKey
 from legato.principal import Principal
 
@@ -179,12 +179,16 @@ class Admissions:
 
         Raises NotFound where no such stream of the session has told of its token's end.
         """
+        gone = NotFound(f"no stream {stream!r} of session {key.session!r} waits for a token")
         found = await answer(_left, self._runtime, key, stream)
         if found is None:
-            raise NotFound(f"no stream {stream!r} of session {key.session!r} waits for a token")
+            raise gone
         if fresher(expires_at, found.expires_at):
-            left = _document(self._runtime, stream, _Left(expires_at))
-            await answer(self._runtime.journal.commit, key, left)
+            left = _document(self._runtime, stream, _Left(expires_at), stands=True)
+            try:
+                await answer(self._runtime.journal.commit, key, left)
+            except Conflict:
+                raise gone from None
 
 
 class _Left(NamedTuple):
@@ -198,11 +202,12 @@ async def _left(runtime: Runtime, key: SessionKey, stream: str) -> _Left | None:
     return _Left(**from_json(texts[_NAME])) if _NAME in texts else None
 
 
-def _document(runtime: Runtime, stream: str, left: _Left | None) -> Commit:
-    """It is kept for as long as a stream may live; None deletes it."""
+def _document(runtime: Runtime, stream: str, left: _Left | None, *, stands: bool = False) -> Commit:
+    """It is kept for as long as a stream may live; None deletes it. `stands`: one that the stream has deleted since is
+    not written again."""
     expires_at = runtime.clock() + int(runtime.settings.deadline * 1000)
     text = to_json(left._asdict()).decode() if left else None
-    return Commit(private=(Private(_owner(stream), _NAME, text, expires_at),))
+    return Commit(private=(Private(_owner(stream), _NAME, text, expires_at, stands),))
 
 
 def _owner(stream: str) -> str:

@@ -596,6 +596,13 @@ class Privates(Fixtures):
         await self.write(a, *(private(name, f'"{n}"') for n, name in enumerate(names)))
         assert await a.private(KEY, "t1", NOW) == {name: f'"{n}"' for n, name in enumerate(names)}
 
+    async def test_what_replaces_only_what_stands_is_a_conflict_where_nothing_does(self, a: Journal) -> None:
+        await self.write(a, private("x", "1"))
+        await self.write(a, private("x", "2")._replace(stands=True))
+        with pytest.raises(Conflict):
+            await self.write(a, private("x", "3"), private("y", "4")._replace(stands=True))
+        assert await a.private(KEY, "t1", NOW) == {"x": "2"}
+
     async def test_a_commit_that_is_refused_writes_no_private_text(self, a: Journal) -> None:
         await started(a)
         await self.write(a, private("x", "1"))

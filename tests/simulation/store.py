@@ -93,6 +93,8 @@ class Store:
         if held:
             raise Conflict("its next position is taken")
         _unchanged(commit, session)
+        if any(private.stands and (private.turn, private.name) not in session.private for private in commit.private):
+            raise Conflict("what it replaces is not there any more")
         if commit.segment:
             self._keep(key, commit.segment)
         if commit.turn:

@@ -34,10 +34,14 @@ class Kept:
         self.asked: list[str] = []
         self.away = False
         self.answers_after = 0.0
+        self.then: Callable[[], None] = _nothing
 
     async def private(self, key: SessionKey, turn: str, now: int) -> dict[str, str]:
         self._ask("read")
-        return self.store.private(key, turn, now)
+        found = self.store.private(key, turn, now)
+        self.then()
+        await asyncio.sleep(0)
+        return found
 
     async def commit(self, key: SessionKey, commit: Commit) -> Commit:
         [private] = commit.private
@@ -54,6 +58,10 @@ class Kept:
     @property
     def documents(self) -> int:
         return len(self.store.of(KEY).private)
+
+
+def _nothing() -> None:
+    """What happens behind a read, but for a test that says otherwise."""
 
 
 class World:
@@ -291,6 +299,16 @@ def test_a_stream_that_has_ended_takes_no_token() -> None:
             await world.bring(None)
 
     live(play)
+
+
+def test_a_token_that_comes_while_its_stream_ends_is_refused_and_leaves_nothing_behind() -> None:
+    async def play(world: World) -> None:
+        await asyncio.sleep(3550)
+        world.kept.then = world.stream.end
+        with pytest.raises(NotFound):
+            await world.bring(world.clock() + HOUR)
+
+    assert live(play).kept.documents == 0
 
 
 def test_a_caller_is_let_wait_for_an_answer_no_longer_than_its_token_lasts() -> None:

@@ -185,6 +185,8 @@ class Private(NamedTuple):
     text: str | None
     """JSON text; None deletes what is stored."""
     expires_at: int
+    stands: bool = False
+    """Only what stands there already is replaced: else the Commit is a Conflict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ class Commit:
 
     `segment` is create-only. `head`, `lease` and `control` are written whole where their stored version is still the
     `version` they carry (None: where there is no such document). `turn` is created when `new_turn`, else replaced.
-    `private` replaces or deletes whatever is stored under its names.
+    `private` replaces or deletes whatever is stored under its names, unless it `stands`.
     """
 
     segment: Segment | None = None

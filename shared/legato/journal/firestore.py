@@ -262,7 +262,8 @@ class FirestoreJournal:
         for private in commit.private:
             for path, fields in docs.private_documents(private).items():
                 name = self._name(key, path)
-                yield path, wire.delete(name) if fields is None else wire.put(name, fields)
+                stands = private.stands and path == docs.private_path(private)
+                yield path, wire.delete(name) if fields is None else wire.put(name, fields, stands=stands)
 
     async def _own_segment(self, key: SessionKey, segment: Segment) -> Message | None:
         """The document at the segment's position, if it carries the segment's nonce."""

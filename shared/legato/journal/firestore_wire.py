@@ -92,11 +92,13 @@ def version(update_time: Message) -> int:
     return int(update_time.seconds) * 1_000_000 + int(update_time.nanos) // 1000
 
 
-def put(name: str, fields: Fields) -> Message:
-    """A write of the whole document, whatever stands there."""
+def put(name: str, fields: Fields, *, stands: bool = False) -> Message:
+    """A write of the whole document, whatever stands there; `stands`: where anything does."""
     message = Write()
     message.update.name = name
     encode(fields, message.update.fields)
+    if stands:
+        message.current_document.exists = True
     return message
 
 

@@ -6,7 +6,7 @@ the other writes of the same transaction go on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -59,6 +59,7 @@ async def commit(db: Connection, key: SessionKey, commit: Commit) -> Commit:
     if nonce is not None:
         raise Conflict(f"session {key.session}: its next position is taken")
     _unchanged(key, commit, standing)
+    await _standing(db, key, commit.private)
     await _write_turn(db, key, commit)
     for private in commit.private:
         await _write_private(db, key, private)
@@ -91,8 +92,14 @@ async def _write_turn(db: Connection, key: SessionKey, commit: Commit) -> None:
     await db.execute_fetchall(_REPLACE_TURN, rows.turn_row(key, commit.turn))
 
 
+async def _standing(db: Connection, key: SessionKey, privates: Iterable[Private]) -> None:
+    for private in privates:
+        if private.stands and not await db.execute_fetchall(_FIND_PRIVATE, (*key, private.turn, private.name)):
+            raise Conflict(f"session {key.session}: there is no {private.name} any more")
+
+
 async def _write_private(db: Connection, key: SessionKey, private: Private) -> None:
-    turn, name, text, expires_at = private
+    turn, name, text, expires_at, _ = private
     if text is None:
         await db.execute_fetchall(f"DELETE FROM privates {_WHERE} AND turn = ? AND name = ?", (*key, turn, name))
     else:
@@ -170,6 +177,7 @@ _NONCE: Final = f'SELECT "commit" FROM segments {_WHERE} AND first = ?'
 _FIND_TURN: Final = f"SELECT 1 FROM turns {_WHERE} AND turn = ?"
 _TURN_MARKS: Final = ", ".join("?" for _ in f"uid, session, {rows.TURN}".split(","))
 _REPLACE_TURN: Final = f"INSERT OR REPLACE INTO turns (uid, session, {rows.TURN}) VALUES ({_TURN_MARKS})"
+_FIND_PRIVATE: Final = f"SELECT 1 FROM privates {_WHERE} AND turn = ? AND name = ?"
 _REPLACE_PRIVATE: Final = """
     INSERT OR REPLACE INTO privates (uid, session, turn, name, text, expires_at, after_head)
     VALUES (?, ?, ?, ?, ?, ?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'heads'), 0))"""
