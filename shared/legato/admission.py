@@ -22,6 +22,7 @@ from pydantic_core import from_json, to_json
 from legato import sse
 from legato.auth import Verifier
 from legato.callers import Callers
+from legato.engine.calls import ended
 from legato.engine.runtime import Runtime, answer, persist
 from legato.errors import Conflict, LegatoError, NotFound
 from legato.journal import Commit, Private, SessionKey
@@ -133,7 +134,7 @@ class Admission:
             log.exception("session %s: stream %s cannot be prolonged", self._key.session, self.stream)
         finally:
             if written:
-                await self._forget()
+                await ended(asyncio.create_task(self._forget()))
 
     async def _until(self, at: int) -> None:
         """The wall clock may be set meanwhile: nobody sleeps through that."""

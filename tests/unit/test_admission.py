@@ -33,19 +33,20 @@ class Kept:
         self.store = Store(lambda key, segment: None, lambda key, marks: None)
         self.asked: list[str] = []
         self.away = False
-        self.answers_after = 0.0
+        self.taken_after = self.answers_after = 0.0
         self.then: Callable[[], None] = _nothing
 
     async def private(self, key: SessionKey, turn: str, now: int) -> dict[str, str]:
         self._ask("read")
         found = self.store.private(key, turn, now)
         self.then()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
         return found
 
     async def commit(self, key: SessionKey, commit: Commit) -> Commit:
         [private] = commit.private
         self._ask("delete" if private.text is None else "write")
+        await asyncio.sleep(self.taken_after)
         committed = self.store.commit(key, commit)
         await asyncio.sleep(self.answers_after)
         return committed
@@ -218,6 +219,16 @@ def test_a_stream_that_leaves_while_its_document_is_written_leaves_nothing_behin
         world.kept.answers_after = 10.0
         await asyncio.sleep(3545)
         assert (world.kept.documents, world.told) == (1, [])
+
+    assert live(play).kept.documents == 0
+
+
+def test_a_stream_that_ends_while_its_document_is_deleted_leaves_nothing_behind() -> None:
+    async def play(world: World) -> None:
+        await asyncio.sleep(3550)
+        world.kept.taken_after = 2.5
+        await world.over()
+        assert world.kept.documents == 1
 
     assert live(play).kept.documents == 0
 
