@@ -77,7 +77,7 @@ def requests(draw: st.DrawFn) -> Request:
 
 
 @given(requests())
-@settings(max_examples=600, deadline=None, derandomize=True, database=None)
+@settings(max_examples=400, deadline=None, derandomize=True, database=None)
 def test_no_request_is_an_accident(request: Request) -> None:
     """Nor can anything of it get into the head of an answer as more than a value."""
     answer = asyncio.run(answered(request))
