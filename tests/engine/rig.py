@@ -239,6 +239,7 @@ class Instance:
                 found = [record for record in records if record.type == kind]
                 if len(found) >= count:
                     return found[count - 1]
+                assert not feed.closed, f"the turn is over here ({feed.closed}) without {kind}"
                 await feed.wait(feed.last, PATIENCE)
 
     async def stored(self, key: SessionKey = KEY) -> list[Record]:

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.rig import KEY, Gate, Instance, Rig, eventually, nth, types, unbroken
+from engine.rig import KEY, PATIENCE, Gate, Instance, Rig, eventually, nth, types, unbroken
 from legato import Agent, ToolContext, tool
 from legato.credentials import Shared, Token
 from legato.errors import AlreadyDecided, CredentialsNotKept, NotFound, TurnGone
-from legato.journal import SessionKey, TurnRecord
+from legato.journal import Cancel, SessionKey, TurnRecord
 from legato.models.scripted import ScriptedModel
 from legato.sweeper import Sweeper
 from legato.tools import Tool
@@ -46,7 +46,7 @@ class Post:
         async def wire(*, turn: ToolContext) -> None:
             self.sent.append(("wire", await turn.credentials("mail")))
 
-        @tool(credentials=("mail",), timeout=60)
+        @tool(credentials=("mail",), timeout=10)
         async def hold(*, turn: ToolContext) -> None:
             self.sent.append(("hold", await turn.credentials("mail")))
             self.running.set()
@@ -57,11 +57,20 @@ class Post:
             self.running.set()
             await self.go.wait()
 
+        @tool(effect="read", approval="Go?")
+        async def ask() -> None:
+            self.running.set()
+            await self.go.wait()
+
         @tool(credentials=("mail",), effect="read")
         async def other(*, turn: ToolContext) -> str:
             return await turn.credentials("drive")
 
-        return [mail, wire, hold, slow, other]
+        return [mail, wire, hold, slow, ask, other]
+
+    async def runs(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await self.running.wait()
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         shown = request.headers["Authorization"].removeprefix("Bearer ")
@@ -261,7 +270,7 @@ async def test_the_same_again_is_found_and_another_is_refused_once_it_was_taken_
     one = instance(rig, post)
     await asked(one, '/tool mail {"to":"bob"}\n/tool hold {}')
     await supply(one)
-    await post.running.wait()
+    await post.runs()
     assert await supply(one)
     with pytest.raises(AlreadyDecided, match="no more"):
         await supply(one, "another")
@@ -475,12 +484,26 @@ async def test_what_was_given_and_not_taken_up_is_gone_with_the_turn_too(rig: Ri
     assert await kept(one) == {}
 
 
+async def test_what_its_owner_has_not_heard_of_is_gone_with_the_turn_too(rig: Rig, post: Post) -> None:
+    """It was given while the turn streamed, since a person had answered another question of it."""
+    one, other = instance(rig, post), instance(rig, post)
+    await asked(one, '/parallel mail {"to":"bob"} ask {}')
+    await one.gateway.decide(KEY, "t1", "1-2-1", True, None)
+    await post.runs()
+    one.journal.refuse("control")
+    await supply(other)
+    assert list(await kept(one)) == ["credential.mail"]
+    one.engine.cancel_here(KEY, "t1", Cancel("enough", "ann", 0))
+    assert (await one.ended()).status == "interrupted"
+    assert await kept(one) == {}
+
+
 async def test_deleting_a_session_takes_what_was_given_with_it_in_one_commit(rig: Rig, post: Post) -> None:
     """Whatever becomes of the rest of the deletion."""
     one, other = instance(rig, post), instance(rig, post)
     await asked(one, '/tool mail {"to":"bob"}\n/tool hold {}')
     await supply(one)
-    await post.running.wait()
+    await post.runs()
     other.journal.rule = nth(Gate(), 1, "purge")
     deleting = asyncio.create_task(other.gateway.delete(KEY))
     await eventually(lambda: "purge" in other.journal.calls)
@@ -512,7 +535,7 @@ async def test_an_owner_lost_before_its_user_was_asked_leaves_no_doubt(rig: Rig,
     """Nothing can have been sent without what nobody has given."""
     one, other = instance(rig, post), instance(rig, post)
     await one.start('/parallel mail {"to":"bob"} slow {}')
-    await post.running.wait()
+    await post.runs()
     one.journal.refuse()
     other.clock.advance(3600)
     await other.engine.take_over(KEY)
@@ -534,7 +557,7 @@ async def test_a_call_that_was_running_when_its_owner_was_lost_is_in_doubt_as_ev
     one, other = instance(rig, post), instance(rig, post)
     await asked(one, "/tool hold {}")
     await supply(one)
-    await post.running.wait()
+    await post.runs()
     one.journal.refuse()
     other.clock.advance(3600)
     await other.engine.take_over(KEY)
