@@ -15,6 +15,7 @@ import logging
 import math
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from pydantic_core import from_json, to_json
@@ -23,7 +24,7 @@ from legato import sse
 from legato.auth import Verifier
 from legato.callers import Callers
 from legato.engine.calls import ended
-from legato.engine.runtime import Runtime, answer, persist
+from legato.engine.runtime import ANSWER_SECONDS, Runtime, answer, persist
 from legato.errors import Conflict, LegatoError, NotFound
 from legato.journal import Commit, Private, SessionKey
 from legato.principal import Principal
@@ -115,14 +116,14 @@ class Admission:
 
     async def _prolong(self) -> None:
         """From token to token, until no fresh one has come."""
-        written = False
+        writing: asyncio.Task[Commit] | None = None
         try:
             while self._terms:
                 await self._until(self._terms.telling)
-                if not written:
+                if writing is None:
                     kept = _document(self._runtime, self.stream, _Left(self._expires_at))
-                    written = True  # or may be, if the stream ends before the journal has answered
-                    await persist(self._runtime.journal.commit, self._key, kept)
+                    writing = asyncio.create_task(persist(self._runtime.journal.commit, self._key, kept))
+                    await asyncio.shield(writing)
                 elif await self._prolonged():
                     continue
                 self._notice = sse.control("auth.expiring", {"expires_at": self._expires_at})
@@ -133,8 +134,8 @@ class Admission:
         except Exception:
             log.exception("session %s: stream %s cannot be prolonged", self._key.session, self.stream)
         finally:
-            if written:
-                await ended(asyncio.create_task(self._forget()))
+            if writing:
+                await ended(asyncio.create_task(self._forget(writing)))
 
     async def _until(self, at: int) -> None:
         """The wall clock may be set meanwhile: nobody sleeps through that."""
@@ -149,7 +150,11 @@ class Admission:
         self._begin(found.expires_at)
         return True
 
-    async def _forget(self) -> None:
+    async def _forget(self, writing: asyncio.Task[Commit]) -> None:
+        """A document that is still being written might arrive after its deletion."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await asyncio.gather(writing, return_exceptions=True)
         try:
             await self._runtime.journal.commit(self._key, _document(self._runtime, self.stream, None))
         except LegatoError as left:

@@ -46,6 +46,10 @@ class Kept:
     async def commit(self, key: SessionKey, commit: Commit) -> Commit:
         [private] = commit.private
         self._ask("delete" if private.text is None else "write")
+        return await asyncio.shield(asyncio.ensure_future(self._taken(key, commit)))
+
+    async def _taken(self, key: SessionKey, commit: Commit) -> Commit:
+        """Whoever asked for it may have left."""
         await asyncio.sleep(self.taken_after)
         committed = self.store.commit(key, commit)
         await asyncio.sleep(self.answers_after)
@@ -219,6 +223,21 @@ def test_a_stream_that_leaves_while_its_document_is_written_leaves_nothing_behin
         world.kept.answers_after = 10.0
         await asyncio.sleep(3545)
         assert (world.kept.documents, world.told) == (1, [])
+        world.stream.end()
+        world.kept.answers_after = 0.0
+        await asyncio.sleep(10)
+
+    assert live(play).kept.documents == 0
+
+
+def test_a_stream_that_leaves_before_its_document_has_arrived_leaves_nothing_behind() -> None:
+    async def play(world: World) -> None:
+        world.kept.taken_after = 10.0
+        await asyncio.sleep(3545)
+        assert world.kept.documents == 0
+        world.stream.end()
+        world.kept.taken_after = 0.0
+        await asyncio.sleep(20)
 
     assert live(play).kept.documents == 0
 
