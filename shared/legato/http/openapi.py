@@ -79,7 +79,10 @@ def document(routes: Iterable[Described]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": {**definitions, "Problem": _PROBLEM},
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "appCheck": {"type": "apiKey", "in": "header", "name": "X-Firebase-AppCheck"},
+            },
         },
     }
 
@@ -103,7 +106,7 @@ def _described(route: Described, refs: Mapping[type[BaseModel], Schema]) -> dict
         "summary": operation.summary,
         "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}{route.template}").strip("_"),
         "parameters": parameters,
-        "security": [{"bearer": []}] if route.private else [],
+        "security": [{"bearer": []}, {"bearer": [], "appCheck": []}] if route.private else [],
         "responses": _responses(_granted(operation, refs), _refused(route)),
     }
     if operation.body:
