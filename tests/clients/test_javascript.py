@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,9 @@ async def test_turns_interrupted_anywhere_are_whole_on_a_client_in_node(
 ) -> None:
     key = base64.b64encode(bytes(32)).decode()
     place = Place(sqlite_url, "asgi", tmp_path, {"LEGATO_LEASE": "3", "LEGATO_CREDENTIAL_KEYS": key})
-    async with place.server("a") as a, place.server("b") as b:
-        servers = {"LEGATO_A": a.url, "LEGATO_B": b.url, "LEGATO_A_PID": str(a.process.pid)}
-        env = {**servers, "LEGATO_LEDGER": str(place.ledger)}
-        await asyncio.to_thread(node, client, *SUITE, "build/e2e/", env=env)
+    a, b, mortal = servers = [place.server(name) for name in ("a", "b", "mortal")]
+    async with AsyncExitStack() as stack:
+        await asyncio.gather(*map(stack.enter_async_context, servers))
+        urls = {"LEGATO_A": a.url, "LEGATO_B": b.url, "LEGATO_MORTAL": mortal.url}
+        env = {"LEGATO_MORTAL_GROUP": str(mortal.process.pid), "LEGATO_LEDGER": str(place.ledger)}
+        await asyncio.to_thread(node, client, *SUITE, "build/e2e/", env={**urls, **env})

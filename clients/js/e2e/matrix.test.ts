@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, describe, test } from "node:test";
 import { LegatoClient, text, type Event, type SessionState, type TurnState, type Update } from "../src/legato-client.ts";
 import { sessionOf } from "../src/session.ts";
-import { A, B, ledger, OWNER, Way } from "./way.ts";
+import { A, B, ledger, MORTAL, MORTAL_GROUP, Way } from "./way.ts";
 
 /** The place behind the first event of type `after` (with the text `word`), when `said` words have been said; the turn
  * stays there for HOLD seconds. `tool`: what a cancel there makes of its tool. */
@@ -62,9 +62,9 @@ async function stands(session: string): Promise<SessionState> {
 
 /** The turn in the end, as its client has it and the journal too, when `interrupt` came at the first event that is `at`. */
 async function lived(
-  session: string, script: string, at: (event: Event) => boolean, interrupt: (way: Way) => unknown,
+  session: string, script: string, at: (event: Event) => boolean, interrupt: (way: Way) => unknown, first = A,
 ): Promise<TurnState> {
-  await using way = await new Way(A).open();
+  await using way = await new Way(first).open();
   const run = clientOf(way.url).turn(session, script, { turn: "t" });
   let came = false;
   for await (const update of run) {
@@ -78,10 +78,12 @@ async function lived(
   return stored.turns[0]!;
 }
 
-function bounded(session: string, name: string, hold: number, interrupt: (way: Way) => unknown): Promise<TurnState> {
+function bounded(
+  session: string, name: string, hold: number, interrupt: (way: Way) => unknown, first?: string,
+): Promise<TurnState> {
   const { script, after, word } = BOUNDARIES[name]!;
   const at = ({ type, text }: Event) => type === after && (word === undefined || text === word);
-  return lived(session, script.replace("HOLD", String(hold)), at, interrupt);
+  return lived(session, script.replace("HOLD", String(hold)), at, interrupt, first);
 }
 
 /** The turn is what it is when nothing interrupts it. */
@@ -91,7 +93,7 @@ function undisturbed(name: string, turn: TurnState): void {
   assert.deepEqual([turn.error?.code, turn.tools.every(({ status }) => status === "ok")], [failed, true], name);
 }
 
-describe("two instances that stay", { concurrency: true }, () => {
+describe("instances over one journal", { concurrency: true }, () => {
   test("a turn cut after any of its events and resumed elsewhere is the turn itself", async () => {
     const cut = async (k: number) => {
       const turn = await lived(`cut-${k}`, CANONICAL, ({ seq }) => seq === k, (way) => way.cut(B));
@@ -138,6 +140,16 @@ describe("two instances that stay", { concurrency: true }, () => {
     assert.deepEqual([run.turn!.output, run.turn!.tools.map(({ status }) => status)], [words(8), ["ok"]]);
   });
 
+  test("a token of eight seconds under a turn of nine is replaced in mid-stream, and the stream lives on", async () => {
+    const asked: string[] = [];
+    const fetched = (url: string, init: RequestInit) => (asked.push(new URL(url).pathname.split("/").at(-1)!), fetch(url, init));
+    const client = new LegatoClient(A, () => `dev:ann:${Date.now() + 8000}`, { fetch: fetched });
+    const run = client.turn("tokens", "/say 56 6", { turn: "t" });
+    for await (const update of run) honest(update);
+    assert.equal(run.turn!.output, words(56));
+    assert.deepEqual([asked[0], [...new Set(asked.slice(1))]], ["turns", ["auth"]]);
+  });
+
   test("a session that is followed shows the turns that are sent in it, through every cut", async () => {
     await using way = await new Way(A).open();
     const session = sessionOf(clientOf(way.url), "shown");
@@ -154,20 +166,20 @@ describe("two instances that stay", { concurrency: true }, () => {
     assert.deepEqual(session.view().state.turns.map(({ status }) => status), ["interrupted", "completed"]);
     assert.equal(session.view().state.turns[1]!.output, words(8));
   });
-});
 
-test("a turn whose owner is killed is whole when another goes on with it", async () => {
-  let held = 0;
-  let kill: () => void;
-  const everywhere = new Promise<void>((resolve) => (kill = resolve));
-  void everywhere.then(() => process.kill(-OWNER, "SIGKILL"));
-  await Promise.all(NAMES.map(async (name) => {
-    const turn = await bounded(`killed-${name}`, name, 4, async (way) => {
-      way.to = B;
-      if (++held === NAMES.length) kill();
-      await everywhere;
-    });
-    undisturbed(name, turn);
-    assert.equal(transfers(`killed-${name}`), 1);
-  }));
+  test("a turn whose owner is killed is whole when another goes on with it", async () => {
+    let held = 0;
+    let kill: () => void;
+    const everywhere = new Promise<void>((resolve) => (kill = resolve));
+    void everywhere.then(() => process.kill(-MORTAL_GROUP, "SIGKILL"));
+    await Promise.all(NAMES.map(async (name) => {
+      const turn = await bounded(`killed-${name}`, name, 4, async (way) => {
+        way.to = B;
+        if (++held === NAMES.length) kill();
+        await everywhere;
+      }, MORTAL);
+      undisturbed(name, turn);
+      assert.equal(transfers(`killed-${name}`), 1);
+    }));
+  });
 });

@@ -3,9 +3,9 @@ import { readFileSync } from "node:fs";
 import { connect, createServer, type AddressInfo, type Server, type Socket } from "node:net";
 
 const named = (name: string): string => process.env[name] ?? (() => { throw new Error(`${name} is not set`); })();
-/** Two instances over one journal; the pid of the first one's process group; the file that tools write to. */
-export const [A, B] = [named("LEGATO_A"), named("LEGATO_B")];
-export const OWNER = Number(named("LEGATO_A_PID"));
+/** Instances over one journal, of which one may be killed, by its process group; the file that their tools write to. */
+export const [A, B, MORTAL] = [named("LEGATO_A"), named("LEGATO_B"), named("LEGATO_MORTAL")];
+export const MORTAL_GROUP = Number(named("LEGATO_MORTAL_GROUP"));
 export const ledger = (): string[] => readFileSync(named("LEGATO_LEDGER"), { encoding: "utf8", flag: "a+" }).split("\n").slice(0, -1);
 
 export class Way implements AsyncDisposable {
