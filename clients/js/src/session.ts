@@ -37,7 +37,6 @@ export class Session implements Part {
   #line: Status = "connecting";
   #again: () => void = () => {};
   #asked = false;
-  #gap = false;
 
   constructor(client: LegatoClient, session: string) {
     this.#client = client;
@@ -160,7 +159,8 @@ export class Session implements Part {
     const gone = action === "retry" && !seqOf(state);
     if (!action) this.#asked = false;
     const line = gone ? "streaming" : status;
-    this.#shareAndShow({ line, action: gone ? undefined : action, ...(event ? { event } : { state }) }, state);
+    const news = state === this.#view.state ? {} : event ? { event } : { state };
+    this.#shareAndShow({ line, action: gone ? undefined : action, ...news }, state);
   }
 
   #shareAndShow(told: any, state = this.#view.state): void {
@@ -199,14 +199,11 @@ export class Session implements Part {
     this.#line = line;
     const known = this.#view.state;
     try {
-      const ahead = state && (this.#gap || seqOf(state) > seqOf(known));
-      const next = event ? reduce(known, event as Event) : ahead ? reuse(known, state) : known;
-      this.#gap &&= !state;
+      const next = state ? reuse(known, state) : event ? reduce(known, event as Event) : known;
       this.#show({ state: next, action, error: error && new Error(error) });
       void this.#means.keep.change(this.session, ({ sent }) => ({ state: next, sent }), false);
     } catch (failure) {
       if (!(failure instanceof SequenceGap)) throw failure;
-      this.#gap = true;
       this.#tabs?.ask();
     }
   }

@@ -206,6 +206,17 @@ test("a fetch whose answers cannot be read bit by bit is served by the long poll
   assert.deepEqual([run.state, time.slept, server.requests[1]!.query["wait"]], [FINAL, [], "20"]);
 });
 
+test("a long poll that ended with nothing is followed by the next one at once", async () => {
+  const time = new Clockwork();
+  const empty: Answer = (socket) => {
+    time.now += 20;
+    json({ events: [], cursor: "0-0", more: true })(socket);
+  };
+  await using server = await serving(json({}, 202), empty, empty, json({ events: TURN, cursor: "1-7", more: false }));
+  const { run, updates } = await play(server, time, { streams: false });
+  assert.deepEqual([run.state, time.slept, statuses(updates)], [FINAL, [], ["connecting", "streaming", "completed"]]);
+});
+
 test("a long poll may bring a snapshot and events after it", async () => {
   const answer = { events: TURN.slice(-1), snapshot: stateOf(TURN.slice(0, 6)), cursor: "1-7" };
   await using server = await serving(hanging, hanging, json({}, 202), json(answer));
@@ -440,6 +451,7 @@ for (const answer of [json([]), json("x"), json({}), json({}, 302, { Location: "
     await using server = await serving(signIn, answer, stream(WHOLE));
     const { run } = await play(server);
     assert.deepEqual(run.state, FINAL);
+    assert.ok(server.requests.every(({ path }) => path.startsWith("/v1/sessions/s_1")));
   });
 }
 

@@ -149,8 +149,12 @@ test("a session is left with its last listener, and none who comes at once costs
   await using server = await serving(stream([OPENING, shown(TURN)], { hang: true }), NO_CONTENT);
   const session = sessionOf(clientOf(server), "s_1");
   session.subscribe(() => {})();
-  const leave = session.subscribe(() => {});
+  const first = session.subscribe(() => {});
   await until(session, ({ state }) => state.turns.length === 1);
+  first();
+  const leave = session.subscribe(() => {});
+  await new Promise((awake) => setTimeout(awake, 20));
+  assert.equal(server.requests.length, 1);
   leave();
   await new Promise((awake) => setTimeout(awake, 20));
   assert.equal(server.requests.length, 1);

@@ -55,10 +55,10 @@ class Tab {
   readonly #client: LegatoClient;
   readonly #leave: () => void;
 
-  constructor(server: Scripted, locks: BrowserLocks) {
+  constructor(server: Scripted, locks: BrowserLocks, stale = TIMING.stale) {
     const sharing: Sharing = { locks, channel: (name) => this.#channel(name) };
     const lifecycle = { visible: () => this.seen, listen: () => () => {} };
-    this.#client = new LegatoClient(server.url, "dev:ann", { principal: "ann", sharing, lifecycle, timing: TIMING });
+    this.#client = new LegatoClient(server.url, "dev:ann", { principal: "ann", sharing, lifecycle, timing: { ...TIMING, stale } });
     this.session = sessionOf(this.#client, "s_1");
     this.#leave = this.session.subscribe(() => {});
   }
@@ -192,9 +192,9 @@ test("a message that a tab has missed is made up for by what the leader has", as
   const stream1 = led();
   await using server = await serving(stream1.answer);
   const locks = new BrowserLocks();
-  const first = new Tab(server, locks);
+  const first = new Tab(server, locks, 60);
   await reached(first, "1-1");
-  const second = new Tab(server, locks);
+  const second = new Tab(server, locks, 60);
   await reached(second, "1-1");
   second.frozen = true;
   stream1.write(...TURN.slice(1, 3));
@@ -204,6 +204,22 @@ test("a message that a tab has missed is made up for by what the leader has", as
   assert.deepEqual((await settled(second)).state, FINAL);
   assert.equal(server.requests.length, 1);
   [first, second].forEach((tab) => tab.close());
+});
+
+test("text that was lost with its owner is taken back in every tab", async () => {
+  const said = [{ type: "turn.resumed", reason: "lease_expired", attempt: 1 }, { type: "turn.completed", text: "w1 W2", usage: {}, finish_reason: "stop" }];
+  const other = [...TURN.slice(0, 2), ...log(said, { first: 3, epoch: 2 })];
+  const stream1 = led();
+  const again = stream([OPENING, shown(other.slice(0, 3)), ...other.slice(3).map(frame)], { hang: true });
+  await using server = await serving(stream1.answer, again);
+  const locks = new BrowserLocks();
+  const tabs = [new Tab(server, locks, 60), new Tab(server, locks, 60)];
+  await Promise.all(tabs.map((tab) => reached(tab, "1-1")));
+  stream1.write(...TURN.slice(1, 6));
+  await Promise.all(tabs.map((tab) => reached(tab, "1-6")));
+  stream1.end();
+  for (const view of await Promise.all(tabs.map(settled))) assert.deepEqual(view.state, stateOf(other));
+  tabs.forEach((tab) => tab.close());
 });
 
 test("a turn that any tab sends is followed by the one that leads", async () => {
