@@ -205,6 +205,19 @@ async def test_a_hop_that_holds_streams_back_is_passed_by_the_long_poll() -> Non
     assert server.cursors[3:] == [None, "1-3"]
 
 
+async def test_a_long_poll_that_waited_and_brought_nothing_is_asked_again_at_once() -> None:
+    time = Clockwork()
+
+    async def waited(writer: asyncio.StreamWriter) -> None:
+        time.now += 20
+        await json_answer({"events": [], "cursor": "0-0", "more": True})(writer)
+
+    rest = json_answer({"events": [json.loads(record.data) for record in TURN], "cursor": "1-7", "more": False})
+    async with serving(hanging, hanging, json_answer({}, 202), waited, waited, rest) as server:
+        run, _ = await play(server, time, timing=Timing(silence=0.2))
+    assert (run.state, len(time.slept)) == (FINAL, 2)
+
+
 async def test_a_long_poll_may_bring_a_snapshot_and_events_after_it() -> None:
     answer = {"events": [json.loads(TURN[-1].data)], "snapshot": snapshot(state_of(TURN[:6])), "cursor": "1-7"}
     async with serving(hanging, hanging, json_answer({}, 202), json_answer(answer)) as server:

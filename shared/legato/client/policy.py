@@ -57,7 +57,8 @@ def passing(code: int) -> bool:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How one request ended; `gap`: with an event that does not follow the state. `turn` is the turn's status by then
-    (None: unknown), `moved`: it brought news, `lived`: seconds from its first byte to its last, `pause`: seconds that
+    (None: unknown), `moved`: it brought news, `lived`: seconds from its first byte to its last, of a whole answer from
+    its request on, `pause`: seconds that
     the server asks to wait."""
 
     kind: Literal["read", "closed", "broke", "gap", "silent", "over", "refused"]

@@ -259,7 +259,6 @@ class Run:
 
     async def _whole(self, response: httpx.Response, seen: _Seen) -> AsyncGenerator[Update, None]:
         """A long poll's answer, a snapshot, or the 202 of a turn started without a stream."""
-        started = self._means.clock()
         fields = _object(await response.aread())
         seen.byte()
         self._show(self._connected())
@@ -274,8 +273,8 @@ class Run:
         for event in fields.get("events", []):
             for update in await self._reduce(Event.of(event), seen):
                 yield update
-        lived = self._means.clock() - started
-        self._outcome = Outcome("read", self._turn_status(), moved=seen.moved, lived=lived)
+        took = self._means.clock() - seen.asked
+        self._outcome = Outcome("read", self._turn_status(), moved=seen.moved, lived=took)
 
     # What the answers change.
 
@@ -329,10 +328,11 @@ def _object(text: str | bytes) -> dict[str, Any]:
 
 
 class _Seen:
-    """What one answer has brought so far."""
+    """What one answer has brought so far; it was asked for at `asked`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self.asked = clock()
         self.first: float | None = None
         self.last = 0.0
         self.moved = False
