@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from legato.errors import Unauthorized
 from legato.events import ID_PATTERN
 from legato.principal import Principal
+
+_EXPECTED: Final = (
+    "expected the token dev:NAME, or dev:NAME:MS until MS (ms since 1970); "
+    "NAME is 1 to 64 letters, digits, '_' or '-', the first a letter or a digit"
+)
 
 
 class Verifier(Protocol):
@@ -40,7 +45,7 @@ class Developers:
     async def verify(self, headers: Mapping[str, str]) -> Principal:
         found = re.fullmatch(rf"dev:({ID_PATTERN})(?::([0-9]{{1,15}}))?", bearer(headers), re.ASCII)
         if not found:
-            raise Unauthorized("expected the token dev:NAME, NAME being 1 to 64 letters, digits, '_' or '-'")
+            raise Unauthorized(_EXPECTED)
         expires_at = int(found[2]) if found[2] else None
         if expires_at is not None and expires_at <= self._clock():
             raise Unauthorized("the token has expired; send a fresh one")
