@@ -102,15 +102,16 @@ async def _serve(port: int, instances: int, env: Mapping[str, str]) -> None:
         _say(f"Legato serves {about['agent']} at {running.url}")
         _say(f"Workers: {', '.join(str(worker.pid) for worker in running.workers)}. Journal: {about['journal']}")
         _say(f"Kill one of them: another goes on with its turns within {about['lease']:g} s (LEGATO_LEASE).")
-        _say(f"Try:   {_curl(running.url)}")
-        _say(f"Talk:  legato chat --url {running.url}")
+        developers = about["auth"] == "dev"
+        _say(f"Try:   {_curl(running.url, TOKEN if developers else '$TOKEN')}")
+        _say(f"Talk:  legato chat --url {running.url}" + ("" if developers else ' --token "$TOKEN"'))
         _say("Stop:  Ctrl-C")
         await asyncio.Event().wait()
 
 
-def _curl(url: str) -> str:
+def _curl(url: str, token: str) -> str:
     return (
-        f"curl -N {url}/v1/sessions/hello/turns -H 'Authorization: Bearer dev:me' "
+        f'curl -N {url}/v1/sessions/hello/turns -H "Authorization: Bearer {token}" '
         """-H 'Content-Type: application/json' -d '{"input": "/say 20 5"}'"""
     )
 

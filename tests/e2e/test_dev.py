@@ -62,6 +62,14 @@ async def test_it_says_how_soon_another_goes_on_with_a_dead_workers_turns(dev: C
         await other.says("within 7 s (LEGATO_LEASE)")
 
 
+async def test_what_to_try_names_the_laptops_token_only_where_it_counts(dev: Command, tmp_path: Path) -> None:
+    assert "Bearer dev:me" in dev.output
+    with Command(tmp_path, "dev", "--port", "0", "--instances", "1", env={"LEGATO_AUTH": "firebase:some"}) as other:
+        output = await other.says("Ctrl-C")
+    assert "Bearer $TOKEN" in output
+    assert "dev:me" not in output
+
+
 async def test_a_killed_worker_is_replaced_and_said_so_in_one_line(dev: Command) -> None:
     before, lines = set(workers_of(dev)), len(dev.output.splitlines())
     killed = min(before)
@@ -187,12 +195,14 @@ async def test_a_journal_that_cannot_be_written_is_one_line_and_exit_code_2(tmp_
         ("nowhere:agent", "No module named 'nowhere'"),
         ("json:nothing", "nothing"),
         ("broken:agent", "ZeroDivisionError"),
+        ("unset:agent", "unset.py:2)"),
     ],
 )
 async def test_an_agent_that_cannot_be_imported_is_one_line_and_exit_code_2(
     tmp_path: Path, agent: str, said: str
 ) -> None:
     (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "unset.py").write_text("import os\nos.environ['NOBODY_SET_THIS']")
     assert said in await refusal(tmp_path, "--agent", agent)
 
 

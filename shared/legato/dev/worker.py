@@ -60,7 +60,7 @@ def _server(app: App) -> uvicorn.Server:
 
 
 def _about(app: App) -> dict[str, Any]:
-    told = ("journal", "agent", "lease", "drain")
+    told = ("journal", "agent", "auth", "lease", "drain")
     return {"instance": app.instance} | {name: getattr(app.settings, name) for name in told}
 
 
@@ -69,7 +69,8 @@ def _said(wrong: Exception) -> str:
     text = " ".join(str(wrong).split())
     if isinstance(wrong, LegatoError):
         return text
-    last = traceback.extract_tb(wrong.__traceback__)[-1]
+    passed = traceback.extract_tb(wrong.__traceback__)
+    last = next((frame for frame in reversed(passed) if not frame.filename.startswith("<frozen ")), passed[-1])
     where = "" if isinstance(wrong, SyntaxError) else f" ({last.filename}:{last.lineno})"  # which says it itself
     return f"{type(wrong).__name__}: {text}{where}"
 
