@@ -145,7 +145,7 @@ async def test_a_credential_is_typed_and_shown_nowhere() -> None:
     supplied = stream(frames(SUPPLIED))
     asked = stream(frames(REQUIRED), closing("suspended"))
     async with chatting(asked, json_answer({}, 202), supplied, time=Patient()) as terminal:
-        await terminal.shows("waiting for you: type 'mail', which is not shown")
+        await terminal.shows("waiting for you: the value of 'mail', which is not shown")
         assert "? mail? mail needs it" in terminal.shown
         terminal.types("")
         terminal.types(" s3cret ")

@@ -117,7 +117,7 @@ class Shared:
         return UNAVAILABLE, f"credential {self._name!r} cannot be had: {why}"
 
     def _failed(self, code: str, message: str) -> None:
-        log.warning("credential %r cannot be had: %s: %s", self._name, code, message)
+        log.warning("credential %r: %s: %s", self._name, code, message)
         self._failure = (code, message)
         self._again_at = self._clock() + self._pause
         self._pause = min(2 * self._pause, PAUSE_MS_MAX)

@@ -240,7 +240,7 @@ class Chat:
 
     async def _supply(self, turn: str, asked: RequiredCredential) -> None:
         """Takes the credential, as `_decide` does an answer. What is typed is shown nowhere."""
-        self._screen.line(f"… waiting for you: type {asked.name!r}, which is not shown", "yellow")
+        self._screen.line(f"… waiting for you: the value of {asked.name!r}, which is not shown", "yellow")
         value = ""
         while not value:
             line = await self._typed(f"{asked.name}> ", self._lines.hidden)
