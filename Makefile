@@ -1,5 +1,5 @@
 # `make test`, `make demo` and `make check` need make and Python 3.11 or later; the rest they install into .venv.
-# PYTHON=... names the interpreter to use, PYTEST_ARGS=... is passed on to pytest.
+# `make PYTHON=...` names the interpreter to use; `make test PYTEST_ARGS=...` passes the rest on to pytest.
 
 PYTHON =
 PYTEST_ARGS =
@@ -51,7 +51,7 @@ $(INSTALLED): pyproject.toml requirements.lock $(BROKEN)
 	  echo "Creating $(VENV) with $$found ..."; \
 	  "$$found" -m venv --clear $(VENV); \
 	fi
-	@echo "Installing the locked versions into $(VENV): some 250 MB, which may take minutes ..."
+	@echo "Installing the locked versions into $(VENV): some 350 MB, which may take minutes ..."
 	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check -c requirements.lock setuptools
 	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check -c requirements.lock --no-build-isolation -e '.[dev,adk,gemini]'
 	@: > $@
