@@ -14,8 +14,8 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from pydantic_core import from_json, to_json
@@ -179,6 +179,16 @@ class Admissions:
         """Seconds for which it may be let wait for one answer."""
         now = self._runtime.clock()
         return _seconds(terms(caller.expires_at, now, random.random()), now)
+
+    @contextmanager
+    def asked_about(self, caller: Principal) -> Iterator[asyncio.Event]:
+        """Around a long poll, as a stream's caller is asked about. The event comes when it does not stand any more."""
+        fallen = asyncio.Event()
+        self._callers.enter(caller, fallen.set)
+        try:
+            yield fallen
+        finally:
+            self._callers.leave(caller, fallen.set)
 
     async def prolong(self, key: SessionKey, stream: str, expires_at: int | None) -> None:
         """Leaves word of a token for a stream on any instance; one that is no fresher changes nothing.

@@ -1,4 +1,4 @@
-"""Whether those whose streams are open here still stand: each is asked about, however many streams it has."""
+"""Whether those who read here, by streams or long polls, still stand: each is asked about, however many it has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class _Watch:
 
 
 class Callers:
-    """Asks `verifier` of a caller when it opens a stream, and every `interval` seconds while it has one; 0: never.
+    """Asks `verifier` of a caller when it opens a stream or polls, and every `interval` seconds while it has either; 0:
+    never.
 
     What it opens within that time is not asked about again, and is closed at once where it does not stand.
     """

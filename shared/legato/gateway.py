@@ -124,14 +124,17 @@ class Gateway:
     ) -> dict[str, Any] | None:
         """One answer of the long poll: `{events, snapshot?, cursor, more}`; otherwise like `follow`.
 
-        Raises Unauthorized where the caller's token ended before there was one.
+        Raises Unauthorized where the caller's token ended before there was one, or the caller stands no more.
         """
         reader = await self._open(key, cursor, start, turn)
         if reader is None:
             return None
-        wait = min(wait, self._admissions.patience(caller)) if caller else wait
-        answer = await poll(reader, wait, self._looks)
-        if wait and caller and caller.expired(self._runtime.clock()):  # a process may have stood meanwhile
+        caller = caller or Principal(key.uid)
+        with self._admissions.asked_about(caller) as fallen:
+            answer = await poll(reader, min(wait, self._admissions.patience(caller)), self._looks)
+        if fallen.is_set():
+            raise Unauthorized("this caller may read no more; ask again with a fresh token")
+        if wait and caller.expired(self._runtime.clock()):  # a process may have stood meanwhile
             raise Unauthorized("the token has expired since; ask again with a fresh one")
         return answer
 

@@ -216,6 +216,22 @@ async def test_a_caller_that_stands_no_more_loses_its_streams_and_its_turn_goes_
     assert KEY in instance.engine.live
 
 
+async def test_a_caller_that_stands_no_more_is_told_nothing_by_the_long_poll_either(rig: Rig) -> None:
+    puppet, told = Puppet(), Told()
+    owner, other = (rig.instance(puppet, verifier=verifier, auth_check=60) for verifier in (Told(), told))
+    await owner.start()
+    told.fallen.add("ann")
+    at = (await owner.shown("turn.started")).cursor
+    for wait in (0.2, 0.0):
+        polls = [
+            one.gateway.poll(KEY, cursor=at, start=False, turn="t1", wait=wait, caller=ann(one, HOUR))
+            for one in (owner, other)
+        ]
+        assert await polls[0]
+        with pytest.raises(Unauthorized):
+            await polls[1]
+
+
 async def test_an_instance_that_closes_asks_about_nobody_any_more(rig: Rig) -> None:
     instance = rig.instance(say, auth_check=60)
     await instance.play()
