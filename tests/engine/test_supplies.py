@@ -12,7 +12,7 @@ import pytest
 from engine.rig import KEY, PATIENCE, Gate, Instance, Rig, eventually, nth, types, unbroken
 from legato import Agent, ToolContext, tool
 from legato.credentials import Shared, Token
-from legato.errors import AlreadyDecided, CredentialsNotKept, NotFound, TurnGone
+from legato.errors import AlreadyDecided, CredentialsNotKept, NotFound, ToolFailed, TurnGone
 from legato.journal import Cancel, SessionKey, TurnRecord
 from legato.models.scripted import ScriptedModel
 from legato.sweeper import Sweeper
@@ -419,6 +419,42 @@ async def test_what_was_not_taken_ends_its_call_and_is_asked_for_again_by_the_ne
     await completed(one)
     assert await code(one) == "credential_rejected"
     assert post.sent == [("eve", SECRET)]
+
+
+async def test_of_two_that_a_call_needs_only_the_one_that_was_not_taken_is_asked_for_again(rig: Rig) -> None:
+    @tool(credentials=("drive", "mail"))
+    async def both(*, turn: ToolContext) -> None:
+        if await turn.credentials("mail") == "stale":
+            raise ToolFailed("credential_rejected", "no")
+        await turn.credentials("drive")
+
+    one = rig.instance(Agent(model=ScriptedModel(), tools=[both]))
+    await asked(one, "/tool both {}\n/tool both {}\n/say 1")
+    for name, value in (("drive", SECRET), ("mail", "stale")):
+        assert await required(one) == [(name, "both needs it")]
+        await supply(one, value, name=name)
+        await waiting(one)
+    assert await required(one) == [("mail", "both needs it")]
+    await supply(one)
+    await completed(one)
+
+
+async def test_what_expires_while_a_call_runs_is_given_it_no_more(rig: Rig, post: Post) -> None:
+    @tool(credentials=("mail",), timeout=60)
+    async def twice(*, turn: ToolContext) -> None:
+        await turn.credentials("mail")
+        post.running.set()
+        await post.go.wait()
+        await turn.credentials("mail")
+
+    one = rig.instance(Agent(model=ScriptedModel(), tools=[twice]))
+    await asked(one, "/tool twice {}\n/say 1")
+    await supply(one, expires_in=60)
+    await post.running.wait()
+    one.clock.advance(61)
+    post.go.set()
+    await completed(one)
+    assert await code(one) == "credential_rejected"
 
 
 # Keys.

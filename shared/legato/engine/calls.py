@@ -23,7 +23,7 @@ from legato.engine.lease import Holding
 from legato.engine.past import NOTE, Past, Recorded, text_of
 from legato.engine.questions import EXPIRY, Question, Questions, resolved
 from legato.engine.runtime import Runtime
-from legato.engine.supplies import NO_KEYS, REJECTED, Supplies
+from legato.engine.supplies import NO_KEYS, REJECTED, Given, Supplies
 from legato.engine.writer import Writer
 from legato.events import ApprovalRequested, CredentialRequired, ToolCall, ToolProgress, ToolResult
 from legato.journal import Decision, Private, SessionKey
@@ -146,14 +146,15 @@ class Calls:
         lacking = await self._lacking(intent, tool)
         if lacking:
             return lacking
-        outcome = await self._run(intent, tool)
+        given = self._supplies.given(tool)
+        outcome = await self._run(intent, tool, given)
         if outcome.error and outcome.error.code == REJECTED:
-            self._supplies.refuse(tool.credentials)
+            given.refuse()
         return outcome
 
-    async def _run(self, intent: ToolCall, tool: Tool) -> Outcome:
+    async def _run(self, intent: ToolCall, tool: Tool, given: Given) -> Outcome:
         await self._holding.assure()
-        progress, given = _Progress(self._writer, intent.call), self._supplies.shared(tool)
+        progress = _Progress(self._writer, intent.call)
         credential = lambda name: given.get(name) or self._runtime.credential(name)  # noqa: E731
         context = ToolContext(self._key(intent), progress, lambda: self.cancelled, credential)
         limit = self._runtime.settings.result_bytes

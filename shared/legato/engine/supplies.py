@@ -8,7 +8,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -135,15 +135,14 @@ class Supplies:
         if name in found:
             self._kept[name] = found[name]
 
-    def shared(self, tool: Tool) -> dict[str, Shared]:
+    def given(self, tool: Tool) -> Given:
         """Those of the tool, as one call is given them."""
-        return {name: Shared(name, _Given(self, name), self._runtime.clock) for name in self.of(tool)}
+        return Given(self, self.of(tool), self._runtime.clock)
 
-    def refuse(self, names: Iterable[str]) -> None:
-        """They were not taken, and count no more."""
-        for name in self.names.intersection(names):
-            self._kept[name] = Kept(self._home.first, None)
-            self._refused.add(name)
+    def refuse(self, name: str) -> None:
+        """It was not taken, and counts no more."""
+        self._kept[name] = Kept(self._home.first, None)
+        self._refused.add(name)
 
     def take_refused(self) -> tuple[Private, ...]:
         """What the journal has to know of that."""
@@ -153,16 +152,34 @@ class Supplies:
         return refused
 
 
-class _Given:
-    """The source of a call's token: there is one, and no fresh one where that is not taken."""
+class Given:
+    """What one call is given of `supplies`, under these names."""
+
+    def __init__(self, supplies: Supplies, names: Iterable[str], clock: Callable[[], int]) -> None:
+        self._supplies = supplies
+        self._sources = {name: _Once(supplies, name) for name in names}
+        self._shared = {name: Shared(name, source, clock) for name, source in self._sources.items()}
+
+    def get(self, name: str) -> Shared | None:
+        return self._shared.get(name)
+
+    def refuse(self) -> None:
+        """What the call was shown was not taken; what it never asked for may still be."""
+        for name, source in self._sources.items():
+            if source.shown:
+                self._supplies.refuse(name)
+
+
+class _Once:
+    """The source of a call's token: there is one, and no fresh one where that is not taken or has expired."""
 
     def __init__(self, supplies: Supplies, name: str) -> None:
         self._supplies, self._name = supplies, name
-        self._fetched = False
+        self.shown = False
 
     async def fetch(self) -> Token:
         supplied = self._supplies.value(self._name)
-        if self._fetched or supplied is None:
-            raise ToolFailed(REJECTED, f"credential {self._name!r} was not taken; its user has to give another one")
-        self._fetched = True
-        return Token(supplied.value)
+        if self.shown or supplied is None:
+            raise ToolFailed(REJECTED, f"credential {self._name!r} counts no more; its user has to give another one")
+        self.shown = True
+        return Token(supplied.value, supplied.expires_at)
