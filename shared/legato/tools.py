@@ -317,7 +317,7 @@ def _make(
     if isinstance(function, type | Tool) or not callable(function):
         raise TypeError(f"tool: expected a function, got {function!r}")
     called = name if name is not None else getattr(function, "__name__", "")
-    problem = _problem(called, effect, timeout, reconcile, approval, allow) or _bad_names(credentials)
+    problem = _problem(called, effect, timeout, reconcile, approval, allow) or bad_names(credentials)
     if problem:
         raise TypeError(f"tool {called!r}: {problem}")
     description = (function.__doc__ or "").strip()
@@ -344,7 +344,8 @@ def _problem(
     return None
 
 
-def _bad_names(credentials: object) -> str | None:
+def bad_names(credentials: object) -> str | None:
+    """What is wrong with the names of the credentials that a tool asks for."""
     if not isinstance(credentials, list | tuple) or not all(_is_id(name) for name in credentials):
         return f"credentials is {credentials!r}, expected a tuple of names, each an id such as 'mail'"
     return None

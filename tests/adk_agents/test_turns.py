@@ -20,8 +20,8 @@ from google.genai.types import Content, Part
 from pydantic import JsonValue
 
 from adk_agents.kit import Kit, words
-from engine.rig import Instance, Rig, types
-from legato.agents.adk import AdkAgent, Rule
+from engine.rig import KEY, Instance, Rig, eventually, types
+from legato.agents.adk import AdkAgent, Rule, this_call
 from legato.journal import TurnRecord
 
 
@@ -171,6 +171,23 @@ async def test_a_call_that_is_not_allowed_is_refused_and_the_agent_told(rig: Rig
     assert refused.error
     assert (refused.error.code, made.status) == ("forbidden", "ok")
     assert list(kit.ledger.values()) == [2]
+
+
+async def test_a_tool_is_given_what_only_its_user_has(rig: Rig, kit: Kit) -> None:
+    shown: list[str] = []
+
+    async def mail(to: str) -> str:
+        """Sends a mail."""
+        shown.append(await this_call().credentials("mail"))
+        return f"sent to {to}"
+
+    one = rig.instance(kit.made(kit.agent(tools=[mail]), rules={"mail": Rule(credentials=("mail",))}))
+    await one.start('/tool mail {"to": "eve"}\n/say 1')
+    await eventually(lambda: not one.engine.live)
+    assert types(await one.stored())[-2:] == ["credential.required", "turn.suspended"]
+    await one.gateway.supply(KEY, "t1", "mail", "sesame", None)
+    assert tools(await one.ended()) == [("mail", "ok", "sent to eve")]
+    assert shown == ["sesame"]
 
 
 async def test_a_sync_tool_runs_beside_the_event_loop(rig: Rig, kit: Kit) -> None:

@@ -12,18 +12,20 @@ from typing import Final, get_args
 
 from legato.agents import Turn
 from legato.events import Effect
-from legato.tools import Allow, Reconcile
+from legato.tools import Allow, Reconcile, bad_names
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What a crash may do to a tool of ADK, as `legato.tool` has it: its `effect`, its `timeout` in seconds, and who
-    tells what became of a `once` call in doubt; and who says whether it may be called at all."""
+    tells what became of a `once` call in doubt; who says whether it may be called at all; and the names of the
+    `credentials` that it asks for."""
 
     effect: Effect = "once"
     timeout: float = 30
     reconcile: Reconcile | None = None
     allow: Allow | None = None
+    credentials: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.effect not in get_args(Effect):
@@ -34,6 +36,8 @@ class Rule:
             raise TypeError("Rule: only a tool with effect='once' has a reconcile")
         if self.allow is not None and not callable(self.allow):
             raise TypeError(f"Rule: allow is {self.allow!r}, expected a function")
+        if problem := bad_names(self.credentials):
+            raise TypeError(f"Rule: {problem}")
 
 
 def step_name(said: str) -> str:

@@ -75,6 +75,7 @@ class _Attempt:
             rule.reconcile,
             self._prompt,
             rule.allow,
+            tuple(rule.credentials),
         )
         (outcome,) = await entered.turn.calls([Call(made, made.name, arguments)])
         if not self._entered and isinstance(outcome.note, dict):
