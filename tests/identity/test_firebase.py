@@ -64,6 +64,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "signed in in a minute": {"auth_time": Ahead(60)},
     "signed in never": {"auth_time": None},
     "no subject": {"sub": None},
+    "a tenant's user, who may have the id of another": {"firebase": {"tenant": "t-1"}},
+    "a tenant of no kind": {"firebase": {"tenant": 1}},
+    "signed in in no way": {"firebase": "custom"},
     "a subject that is a number": {"sub": 7},
 }
 

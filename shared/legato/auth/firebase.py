@@ -23,6 +23,12 @@ CERTIFICATES: Final = "https://www.googleapis.com/robot/v1/metadata/x509/securet
 _KIND: Final = "a Firebase ID token"
 
 
+class SignIn(BaseModel):
+    """How its user signed in. Two tenants may give one id to two users. Source: Identity Platform, multi-tenancy."""
+
+    tenant: str | None = None
+
+
 class Claims(BaseModel):
     """Of an ID token; times are seconds since 1970."""
 
@@ -34,6 +40,7 @@ class Claims(BaseModel):
     exp: int
     iat: int
     auth_time: int
+    firebase: SignIn = SignIn()
 
 
 class Tokens(Protocol):
@@ -94,6 +101,8 @@ def caller(claims: Mapping[str, Any], project: str, now: int) -> Principal:
         raise Unauthorized(f"expected {_KIND}") from None
     if (token.aud, token.iss) != (project, f"https://securetoken.google.com/{project}"):
         raise Unauthorized("the token is of another project")
+    if token.firebase.tenant is not None:
+        raise Unauthorized("the token is of a tenant's user; only users of the project itself are let in")
     if now > (token.exp + SKEW) * 1000:
         raise Unauthorized("the token has expired; send a fresh one")
     if now < (max(token.iat, token.auth_time) - SKEW) * 1000:
