@@ -81,27 +81,29 @@ def dev(instances: int, port: int, journal: str | None, agent: str | None) -> No
         **os.environ,
         **{name: value for name, value in asked.items() if value is not None},
     }
-    _run(_serve(port, instances, _keyed(env)), stopped=0)
+    keyed, problem = _keyed(env)
+    _run(_serve(port, instances, keyed, problem), stopped=0)
 
 
-def _keyed(env: Mapping[str, str]) -> dict[str, str]:
-    """With a key to keep with what users supply, unless it names its own."""
+def _keyed(env: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
+    """With a key to keep with what users supply, unless it names its own; and why there can be none."""
     if env.get(KEYS):
-        return dict(env)
+        return env, None
     file = key_file(env.get("LEGATO_JOURNAL", JOURNAL))
     try:
-        return {**env, KEYS: kept_key(file)}
+        return {**env, KEYS: kept_key(file)}, None
     except OSError as wrong:
-        _say(f"What users supply is not kept: {file}: {wrong.strerror}. Set {KEYS}.")
-        return dict(env)
+        return env, f"What users supply is not kept: {file}: {wrong.strerror}. Set {KEYS}."
 
 
-async def _serve(port: int, instances: int, env: Mapping[str, str]) -> None:
+async def _serve(port: int, instances: int, env: Mapping[str, str], problem: str | None) -> None:
     async with Dev(port, instances, env, _say) as running:
         about = running.workers[0].about
         _say(f"Legato serves {about['agent']} at {running.url}")
         _say(f"Workers: {', '.join(str(worker.pid) for worker in running.workers)}. Journal: {about['journal']}")
         _say(f"Kill one of them: another goes on with its turns within {about['lease']:g} s (LEGATO_LEASE).")
+        if problem:
+            _say(problem)
         developers = about["auth"] == "dev"
         _say(f"Try:   {_curl(running.url, TOKEN if developers else '$TOKEN')}")
         _say(f"Talk:  legato chat --url {running.url}" + ("" if developers else ' --token "$TOKEN"'))
@@ -264,7 +266,8 @@ async def _demo(*, interactive: bool) -> None:
             "LEGATO_LEASE": f"{LEASE_SECONDS:g}",
         }
         env = {name: value for name, value in os.environ.items() if not name.startswith(("LEGATO_", "K_SERVICE"))}
-        async with Dev(0, 2, _keyed({**env, **ours}), screen.line) as running:
+        keyed, _ = _keyed({**env, **ours})
+        async with Dev(0, 2, keyed, screen.line) as running:
             screen.line(f"{len(running.workers)} instances behind {running.url}, one journal.")
             async with asyncio.timeout(DEMO_SECONDS):
                 await showcase(running.url, ledger, running.kill, LEASE_SECONDS, screen)
