@@ -80,7 +80,8 @@ class Callers:
         except FAILURES as silent:
             if cancelled():
                 raise
-            log.warning("whether a caller still stands is not known (%r); its streams stay as they are", silent)
+            kind = type(silent).__name__  # and nothing of its words, in which a token may be
+            log.warning("whether a caller still stands is not known (%s); its streams stay as they are", kind)
             return known
 
 

@@ -237,6 +237,7 @@ class Gateway:
         found = await answer(recover, self._runtime, home.key, record, standing.seq)
         asked = next((each for each in found.state.credentials if each.name == name), None)
         if asked is None and name not in found.credentials:
+            _refuse_when_over(await self._record(home.key, home.turn), standing)  # what was kept may have gone with it
             raise NotFound(f"turn {record.turn!r} has asked for no credential {name!r}")
         if self._runtime.vault is None:
             raise CredentialsNotKept(f"credential {name!r} was not taken: {NO_KEYS}")

@@ -292,6 +292,22 @@ async def test_of_twenty_at_once_on_two_instances_one_is_taken_up_and_the_tool_r
     assert types(await instances[0].stored()).count("credential.supplied") == 1
 
 
+async def test_one_whose_turn_ends_while_it_is_looked_at_is_refused_as_too_late(rig: Rig, post: Post) -> None:
+    """What is kept goes with the turn, while what was asked has been answered: not even that it was asked is left."""
+    one, other = instance(rig, post), instance(rig, post)
+    await asked(one, "/tool hold {}")
+    await supply(one)
+    await post.runs()
+    gate = other.journal.hold("private")
+    late = asyncio.create_task(supply(other, "late"))
+    await gate.stood()
+    post.go.set()
+    await completed(one)
+    gate.open()
+    with pytest.raises(AlreadyDecided):
+        await late
+
+
 async def test_one_that_comes_too_late_to_be_taken_up_is_refused_and_not_kept(rig: Rig, post: Post) -> None:
     """It was asked for when that was looked at; by the time of the write the turn has ended."""
     one, other = instance(rig, post), instance(rig, post)

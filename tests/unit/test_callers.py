@@ -150,6 +150,17 @@ def test_a_check_that_fails_keeps_the_streams(failure: BaseException) -> None:
     assert len(played(play).asked) == 3
 
 
+def test_what_a_failing_check_says_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def play(checked: Checked, callers: Callers) -> None:
+        checked.answers = _failing(ConnectionError("GET /users?token=sesame"))
+        Opened(callers, ANN)
+        await asyncio.sleep(5)
+
+    played(play)
+    assert "ConnectionError" in caplog.text
+    assert "sesame" not in caplog.text
+
+
 def test_a_check_that_never_answers_keeps_the_streams_and_is_asked_again() -> None:
     async def play(checked: Checked, callers: Callers) -> None:
         checked.answers = asyncio.Event().wait
