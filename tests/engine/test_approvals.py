@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.rig import KEY, Gate, Instance, Rig, eventually, nth, types, unbroken
+from engine.rig import KEY, PATIENCE, Gate, Instance, Rig, eventually, nth, types, unbroken
 from legato import Agent, tool
 from legato.agents import Call, Turn
 from legato.engine.recovery import CHECKPOINT, checkpoint
@@ -59,7 +59,8 @@ def instance(rig: Rig, bank: Bank, **settings: Any) -> Instance:
 
 
 async def waiting(one: Instance) -> TurnRecord:
-    await eventually(lambda: not one.engine.live)
+    """Once its owner has also looked again whether it may go on with it."""
+    await one.engine.rest(PATIENCE)
     record = await one.record()
     assert record.status == "waiting"
     return record

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.rig import KEY, Instance, Rig, eventually, types
+from engine.rig import KEY, PATIENCE, Instance, Rig, eventually, types
 from engine.test_reentry import Tools, lose
 from legato import tool
 from legato.agents import Call, Turn
@@ -25,7 +25,8 @@ def tools(rig: Rig) -> Iterator[Tools]:
 
 
 async def waiting(one: Instance) -> TurnRecord:
-    await eventually(lambda: not one.engine.live)
+    """Once its owner has also looked again whether it may go on with it."""
+    await one.engine.rest(PATIENCE)
     record = await one.record()
     assert record.status == "waiting", record
     return record

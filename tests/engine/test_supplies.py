@@ -90,7 +90,8 @@ def instance(rig: Rig, post: Post, **parts: Any) -> Instance:
 
 
 async def waiting(one: Instance) -> TurnRecord:
-    await eventually(lambda: not one.engine.live)
+    """Once its owner has also looked again whether it may go on with it."""
+    await one.engine.rest(PATIENCE)
     record = await one.record()
     assert record.status == "waiting"
     return record
