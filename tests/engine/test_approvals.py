@@ -13,7 +13,7 @@ from legato import Agent, tool
 from legato.agents import Call, Turn
 from legato.engine.recovery import CHECKPOINT, checkpoint
 from legato.errors import AlreadyDecided, NotFound
-from legato.journal import TurnRecord
+from legato.journal import Decision, TurnRecord
 from legato.models.scripted import ScriptedModel
 from legato.sweeper import Sweeper
 from legato.tools import Tool
@@ -339,6 +339,22 @@ async def test_a_decision_that_was_taken_counts_though_its_question_has_expired_
     gate.open()
     assert await completed(one) == "w1 w2 "
     assert bank.wired == [5]
+
+
+async def test_an_answer_that_comes_while_its_turn_is_looked_at_is_taken_up_at_once(rig: Rig, bank: Bank) -> None:
+    """What was read before it came says that nobody asks for the turn."""
+    one, other = instance(rig, bank), instance(rig, bank)
+    await one.start(WIRE)
+    await waiting(one)
+    gate = Gate(after=True)
+    one.journal.rule = nth(gate, 1, "standing")
+    one.engine.adopt(KEY)
+    await gate.stood()
+    standing = await other.journal.standing(KEY)
+    await other.engine.decide(KEY, "t1", "1-1-1", Decision(True, "ann", None, one.clock()), standing)
+    assert await one.engine.take_over(KEY) is None
+    gate.open()
+    assert await completed(one) == "w1 w2 "
 
 
 async def test_an_expiry_that_was_settled_stands_for_who_has_another_clock(rig: Rig, bank: Bank) -> None:

@@ -65,7 +65,7 @@ class Engine:
         self._agents = agents
         self._default = default
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._taking: set[SessionKey] = set()
+        self._taking: dict[SessionKey, bool] = {}  # whether to look again: there may be news since
 
     async def start(self, key: SessionKey, request: StartTurn) -> Started:
         """Begins a turn, or finds the one that has this id; returns when its first event is durable.
@@ -94,19 +94,25 @@ class Engine:
 
     async def take_over(self, key: SessionKey) -> LiveTurn | None:
         """Fences a turn that needs an owner under a new epoch and goes on with it; returns when that has begun, here or
-        elsewhere, and at once where it is under way here already or this instance drains. Gives the turn that began by
-        this call.
+        elsewhere, and at once where this instance drains or is at it already, which then looks again. Gives the turn
+        that began by this call.
 
         Its agent is entered again. A turn that someone wanted cancelled ends as interrupted; one that has cost too many
         owners, or was left for too long, as failed.
         """
-        if key in self.live or key in self._taking or self.draining:
+        if key in self.live or self.draining:
             return None
-        self._taking.add(key)
+        if key in self._taking:
+            self._taking[key] = True
+            return None
         try:
-            return await asyncio.shield(self._spawn(self._take_over(key)))
+            while True:
+                self._taking[key] = False
+                begun = await asyncio.shield(self._spawn(self._take_over(key)))
+                if begun or not self._taking[key]:
+                    return begun
         finally:
-            self._taking.discard(key)
+            del self._taking[key]
 
     def adopt(self, key: SessionKey) -> None:
         """`take_over` without waiting for it; what ends it is logged."""
